@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every finding id: never reused, never renumbered. Each has a page docs/findings/HTnnn.md (a test holds it).
+
+1xx kernel, memory, CPU · 2xx PCIe, IOMMU · 300-349 GPU and kernel module · 350-399 libraries, environment, CUDA calls ·
+4xx containers and device permission · 5xx storage, models · 6xx systemd, NCCL · 8xx benchmark · 9xx hosttune itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, NamedTuple
+
+from .model import Finding
+
+
+class Entry(NamedTuple):
+    """What a person types (`name`), what it costs to be wrong (`severity`), and one line that says what it is."""
+
+    name: str
+    severity: str
+    title: str
+
+
+CATALOGUE: Dict[str, Entry] = {
+    "HT101": Entry("numa-balancing", "performance", "automatic NUMA balancing is off, now and after the next boot"),
+    "HT201": Entry("pcie-max-read-request", "performance", "each GPU's PCIe MaxReadReq is the wanted one"),
+    "HT301": Entry("gpu-absent", "correctness", "an NVIDIA GPU is on the PCI bus"),
+    "HT302": Entry("nvidia-module-not-loaded", "correctness", "the nvidia kernel module is loaded"),
+    "HT303": Entry("nvidia-uvm-not-loaded", "correctness", "the nvidia-uvm kernel module is loaded"),
+    "HT304": Entry("gpu-not-bound-to-nvidia", "correctness", "each GPU is bound to the nvidia driver"),
+    "HT350": Entry("driver-library-mismatch", "correctness", "driver libraries and loaded module are one version"),
+    "HT351": Entry("libcuda-missing", "correctness", "libcuda.so.1 loads"),
+    "HT352": Entry("cuda-visible-devices", "correctness", "CUDA_VISIBLE_DEVICES leaves a GPU visible"),
+    "HT353": Entry("libnvidia-ml-missing", "correctness", "libnvidia-ml.so.1 loads"),
+    "HT360": Entry("cuda-init", "correctness", "cuInit returns 0"),
+    "HT361": Entry("nvml-init", "correctness", "nvmlInit returns 0"),
+    "HT362": Entry("gpu-count", "correctness", "CUDA sees as many GPUs as are declared"),
+    "HT401": Entry("device-cgroup-refuses", "correctness", "the device cgroup lets the container open its GPU nodes"),
+    "HT402": Entry("container-restart-pending", "correctness", "the running container has the rules its config file has"),
+    "HT403": Entry("device-node-absent", "correctness", "every GPU device node is there"),
+    "HT404": Entry("device-node-placeholder", "correctness", "every GPU device node is a device, not an empty file"),
+    "HT405": Entry("device-node-stale-number", "correctness", "every GPU device node has the number the driver has now"),
+    "HT406": Entry("device-node-replaced", "correctness", "the container holds the node that the host has now"),
+    "HT407": Entry("device-node-mode", "correctness", "the file mode lets the caller open every GPU node"),
+    "HT408": Entry("device-node-nodev", "correctness", "no GPU node lies on a nodev mount"),
+    "HT409": Entry("device-node-refused-by-driver", "correctness", "the driver lets every GPU node be opened"),
+    "HT420": Entry("lxc-stale-rule", "security", "no rule names a major that now belongs to another driver or to nobody"),
+    "HT421": Entry("lxc-missing-rule", "correctness", "the config gives the container every device it is declared to have"),
+    "HT422": Entry("lxc-dropped-line", "hygiene", "Proxmox VE keeps every line of the config"),
+    "HT423": Entry("lxc-everything-allowed", "security", "the config does not open every device of the host"),
+    "HT424": Entry("lxc-dead-rule", "hygiene", "every device rule has an effect"),
+    "HT425": Entry("lxc-snapshot-stale", "hygiene", "no snapshot would bring stale majors back"),
+    "HT426": Entry("lxc-target-clash", "correctness", "no two entries make the same node (the container would not start)"),
+    "HT428": Entry("lxc-config-refused", "correctness", "the config file may be edited now"),
+    "HT429": Entry("lxc-devices-open", "correctness", "every node opens inside the container and the GPUs count right"),
+    "HT430": Entry("lxc-not-running", "correctness", "the container runs"),
+    "HT901": Entry("ignore-unused", "hygiene", "every ignore still matches something and has not run out"),
+    "HT902": Entry("not-recorded", "hygiene", "the recording holds all that was asked"),
+    "HT903": Entry("could-not-tell", "correctness", "hosttune could see what it needs to judge"),
+    "HT904": Entry("no-python-inside", "correctness", "the container has Python 3.9 or newer"),
+    "HT905": Entry("asked-unprotected", "hygiene", "CUDA was asked without letting it repair nodes"),
+    "HT906": Entry("interrupted-change", "hygiene", "no change of hosttune was cut short"),
+}
+
+
+def finding(id: str, status: str, subject: str, summary: str, **more: Any) -> Finding:
+    """A Finding of a catalogued id, with its name and severity filled in."""
+    entry = CATALOGUE[id]
+    return Finding(id=id, name=entry.name, status=status, severity=more.pop("severity", entry.severity),
+                   subject=subject, summary=summary, **more)

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The nouns every room shares. Frozen, JSON-able by `as_dict`, and free of any machine access."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+
+OK, WARN, FAIL, SKIP, ERROR = "ok", "warn", "fail", "skip", "error"
+STATUSES = (OK, WARN, FAIL, SKIP, ERROR)
+SEVERITIES = ("correctness", "performance", "hygiene", "security")
+PROVED, FITS = "proved", "fits"
+"""proved: the errno was seen, the numbers agree and the responsible line was read. fits: all that is known agrees."""
+
+
+@dataclass(frozen=True)
+class Hint:
+    """What to run, where, and what it costs. `action` is for machines: apply, restart, reboot, reconfigure, hardware, none."""
+
+    command: str = ""
+    where: str = ""
+    costs: str = ""
+    action: str = "none"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One judgement of one subject. `have` and `want` are strings as a person reads them.
+
+    `because` holds ids of findings that caused this one (it is then a symptom, and a skip).
+    `evidence` is at most three lines: a path, a number, an errno, a file and line.
+    `decide` is, for proof == "fits", the command that would decide it.
+    """
+
+    id: str
+    name: str
+    status: str
+    severity: str
+    subject: str
+    summary: str
+    have: str = ""
+    want: str = ""
+    hint: Hint = Hint()
+    because: Tuple[str, ...] = ()
+    proof: str = ""
+    evidence: Tuple[str, ...] = ()
+    decide: str = ""
+    machine: str = "host"
+    ignored: str = ""
+
+    def __post_init__(self) -> None:
+        if self.status not in STATUSES:
+            raise ValueError("status %r is not one of %s" % (self.status, ", ".join(STATUSES)))
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a knob saw of one subject: a value, or the reason why it does not apply, or why it could not be told."""
+
+    have: str = ""
+    skip: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A change as data: what it touches, what is there, what shall be there.
+
+    effect  replace: `target` is a file, `before`/`after` its whole text (None: no file). Text stands for bytes
+                     through surrogateescape, so any file survives.
+            poke:    `target` is a /proc or /sys file, the value is written as it is.
+            run:     `argv` makes it so, `undo` takes it back; read back through the knob's own `read`.
+    """
+
+    knob: str
+    subject: str
+    effect: str
+    target: str
+    before: Optional[str]
+    after: Optional[str]
+    argv: Tuple[str, ...] = ()
+    undo: Tuple[str, ...] = ()
+    lock: str = ""
+
+    def as_diff(self) -> Dict[str, str]:
+        """The shape that Ansible's --diff prints."""
+        if self.effect == "replace":
+            before, after = self.before or "", self.after or ""
+        else:
+            before, after = "%s\n" % self.before, "%s\n" % self.after
+        header = self.target if self.effect == "replace" else "%s %s" % (self.target, self.knob)
+        return {"before_header": header, "after_header": header, "before": before, "after": after}
+
+
+@dataclass(frozen=True)
+class Action:
+    """What writing the old value back cannot undo: a live rule, a restart, a copy. `destroys` names every loss."""
+
+    name: str
+    subject: str
+    argv: Tuple[str, ...]
+    why: str
+    destroys: Tuple[str, ...] = ()
+    costs: str = ""
+
+
+class Refused(Exception):
+    """hosttune will not do this: what, where, and the way out. Never a traceback for a person."""
+
+    def __init__(self, what: str, where: str = "", way_out: str = "") -> None:
+        self.what, self.where, self.way_out = what, where, way_out
+        super().__init__(": ".join(part for part in (where, what) if part) + ("\n  fix: " + way_out if way_out else ""))
+
+
+@dataclass(frozen=True)
+class Knob:
+    """A setting that hosttune keeps.
+
+    read(host) -> {subject: Reading}; one knob, many subjects (each GPU; now and over a reboot).
+    step(host, subject, have, want) -> Step; raises Refused when it must not be written.
+    check(want) -> error text for an impossible want, "" if fine.
+    """
+
+    id: str
+    name: str
+    why: str
+    want: str
+    read: Callable[[Any], Mapping[str, Reading]]
+    step: Callable[[Any, str, str, str], Step]
+    check: Callable[[str], str]
+    skip: Callable[[Any], str] = field(default=lambda host: "")
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One diagnosis. `run` maps what is known of each machine ("host", "ct:200") to findings; it asks nothing itself.
+
+    `needs` are names of probes: when one of them failed on a machine, this one is skipped there, `because` of it.
+    """
+
+    name: str
+    needs: Tuple[str, ...]
+    run: Callable[[Mapping[str, Any]], List[Finding]]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What every face takes. `effects` is the door's own log of what was written: empty means nothing was."""
+
+    command: str
+    machine: str = ""
+    facts: Mapping[str, str] = field(default_factory=dict)
+    findings: Tuple[Finding, ...] = ()
+    steps: Tuple[Step, ...] = ()
+    actions: Tuple[Action, ...] = ()
+    effects: Tuple[Mapping[str, Any], ...] = ()
+    changed: bool = False
+    mode: str = ""
+    version: str = ""
+    duration_ms: int = 0
+
+
+_NUMBERS = re.compile(r"(\d+)")
+
+
+def natural(text: str) -> List[Any]:
+    """Sort key that puts nvidia2 before nvidia10."""
+    return [int(part) if part.isdigit() else part for part in _NUMBERS.split(text)]
+
+
+def as_dict(value: Any) -> Any:
+    """Plain JSON-able data of any noun above."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: as_dict(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(k): as_dict(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [as_dict(v) for v in value]
+    return value
+
+
+def counts(findings: Tuple[Finding, ...]) -> Dict[str, int]:
+    """How many findings of each status, and how many are ignored (those count nowhere else)."""
+    out = {status: 0 for status in STATUSES}
+    out["ignored"] = 0
+    for f in findings:
+        out["ignored" if f.ignored else f.status] += 1
+    return out
+
+
+def exit_code(report: Report, strict: bool = False) -> int:
+    """0 clean, 1 at least one fail or error that is not ignored (strict: warn too). 2 is for "no report could be made"."""
+    n = counts(report.findings)
+    return 1 if n[FAIL] or n[ERROR] or (strict and n[WARN]) else 0
+
+
+def first_cause(findings: Tuple[Finding, ...]) -> Optional[Finding]:
+    """The first failure that no other finding explains."""
+    return next((f for f in findings if f.status == FAIL and not f.because and not f.ignored), None)
