@@ -1,0 +1,420 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The only door to a machine. Questions change nothing and can be recorded; effects are few, atomic and written down.
+
+Questions about files raise OSError with the errno that the kernel gave. `Host` is the shape that LiveHost, RecordingHost
+and ReplayHost share; everything else in core takes a Host and never touches the machine itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import os
+import stat
+import subprocess
+import time
+from dataclasses import dataclass, field
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+
+from .model import Refused
+
+ENV_PREFIXES = ("CUDA_", "NVIDIA_", "NCCL_", "LD_")
+"""Only these environment variables are ever read or recorded: others may hold secrets."""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a command answered. rc 127: no such program. `timeout` is the limit in seconds that it ran past, else 0."""
+
+    rc: int
+    out: str = ""
+    err: str = ""
+    timeout: float = 0
+
+
+@dataclass(frozen=True)
+class Stat:
+    """lstat in words. type: char, block, file, dir, link, other. rdev: "511:0" for devices, else ""."""
+
+    type: str
+    rdev: str = ""
+    mode: str = "0000"
+    uid: int = 0
+    gid: int = 0
+    nlink: int = 1
+    size: int = 0
+    ctime: float = 0
+    mtime: float = 0
+
+
+@dataclass(frozen=True)
+class Space:
+    """Bytes of a file system: its size, what is free to root, what is used."""
+
+    size: int
+    free: int
+    used: int
+    kind: str = ""
+
+
+@dataclass(frozen=True)
+class Who:
+    """Who is asking: uid and gid, effective capabilities as a bit mask, the few environment variables that matter."""
+
+    uid: int
+    gid: int
+    caps: int
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Inquiry:
+    """What a child process saw: nodes before any driver library was loaded, and what the libraries' calls returned.
+
+    nodes  {path: {"type", "rdev", "mode", "uid", "gid", "nlink", "size", "access": "ok|EPERM..", "open": "ok|EPERM.."}}
+           or {path: {"errno": "ENOENT"}}
+    calls  {"cuInit": 999, "nvmlInit": 0, "dlopen:libcuda.so.1": {"path": .., "size": .., "class": 64} or {"error": ..}}
+    protected  False when no private read-only /dev could be made: the libraries may then have repaired nodes.
+    stuck  the step in which the child hung, else "".
+    """
+
+    nodes: Mapping[str, Mapping[str, Any]]
+    calls: Mapping[str, Any]
+    protected: bool = True
+    stuck: str = ""
+
+
+class Host:
+    """The door. Subclasses answer; this class only says what can be asked and done."""
+
+    effects: List[Dict[str, Any]]
+    """What was written through this door, in order. Empty means that nothing was."""
+
+    # ---- questions
+    def read(self, path: str) -> str:
+        """A text file, bytes that are not UTF-8 kept by surrogateescape. Raises OSError."""
+        return self.read_bytes(path).decode("utf-8", "surrogateescape")
+
+    def read_bytes(self, path: str, limit: int = 4 << 20) -> bytes:
+        """At most `limit` bytes of a file. Raises OSError."""
+        raise NotImplementedError
+
+    def list(self, path: str) -> List[str]:
+        """Names in a directory, sorted. Raises OSError."""
+        raise NotImplementedError
+
+    def lstat(self, path: str) -> Stat:
+        """Raises OSError."""
+        raise NotImplementedError
+
+    def readlink(self, path: str) -> str:
+        """Raises OSError."""
+        raise NotImplementedError
+
+    def statvfs(self, path: str) -> Space:
+        """Raises OSError."""
+        raise NotImplementedError
+
+    def run(self, argv: Sequence[str], timeout: float = 20, stdin: bytes = b"") -> Ran:
+        """A read-only command. Never raises for what the command does; no shell."""
+        raise NotImplementedError
+
+    def clock(self) -> float:
+        """Seconds since the epoch."""
+        raise NotImplementedError
+
+    def who(self) -> Who:
+        """Who is asking."""
+        raise NotImplementedError
+
+    def uname(self) -> Tuple[str, str, str]:
+        """Node name, kernel release, machine."""
+        raise NotImplementedError
+
+    def holders(self, number: str) -> List[Tuple[int, str]]:
+        """Processes (pid, command name) that hold a character device open. number: "511:0" or "511:*". Root sees all."""
+        raise NotImplementedError
+
+    def inquire(self, nodes: Sequence[str], calls: Sequence[str], uid: Optional[int] = None,
+                env: Optional[Mapping[str, str]] = None, timeout: float = 30) -> Inquiry:
+        """Risky questions, in a child process: every node first, then the calls in their order (see child.py)."""
+        raise NotImplementedError
+
+    # ---- effects
+    def lock(self, path: str, timeout: float = 10) -> "contextlib.AbstractContextManager[None]":
+        """An exclusive flock(2) on `path`, made if absent, never deleted. Refused when another holds it too long."""
+        raise NotImplementedError
+
+    def replace(self, path: str, data: bytes, expect: Optional[str], mode: int = 0o644) -> None:
+        """Put `data` at `path` in one rename. `expect`: sha256 of what is there now, None for nothing there.
+
+        Refused when the file is not what was expected. Mode and owner of an existing file stay; `mode` is for a new one.
+        Nothing is chmod'ed when the new file already has them (a cluster file system refuses any chmod).
+        """
+        raise NotImplementedError
+
+    def remove(self, path: str, expect: str) -> None:
+        """Remove a file whose sha256 is `expect`, else Refused."""
+        raise NotImplementedError
+
+    def append(self, path: str, data: bytes) -> None:
+        """Append to hosttune's own journal, fsynced; the file is 0600."""
+        raise NotImplementedError
+
+    def poke(self, path: str, value: str) -> None:
+        """Write a value to a /proc or /sys file. Raises OSError."""
+        raise NotImplementedError
+
+    def execute(self, argv: Sequence[str], timeout: float = 60) -> Ran:
+        """A command that changes something; no shell."""
+        raise NotImplementedError
+
+
+def digest(data: bytes) -> str:
+    """The fingerprint that `replace` and `remove` expect."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def read_or_none(host: Host, path: str) -> Optional[str]:
+    """The text, or None if there is no such file. Any other errno is raised: absent and unreadable are not the same."""
+    try:
+        return host.read(path)
+    except OSError as e:
+        if e.errno in (errno.ENOENT, errno.ENOTDIR):
+            return None
+        raise
+
+
+def bytes_or_none(host: Host, path: str) -> Optional[bytes]:
+    """As read_or_none, for bytes."""
+    try:
+        return host.read_bytes(path)
+    except OSError as e:
+        if e.errno in (errno.ENOENT, errno.ENOTDIR):
+            return None
+        raise
+
+
+def list_or_empty(host: Host, path: str) -> List[str]:
+    """Names in a directory, none if it is not there."""
+    try:
+        return host.list(path)
+    except OSError as e:
+        if e.errno in (errno.ENOENT, errno.ENOTDIR):
+            return []
+        raise
+
+
+def errname(e: OSError) -> str:
+    """EPERM, ENOENT ... for an OSError."""
+    return errno.errorcode.get(e.errno or 0, str(e.errno))
+
+
+def errno_of(name: str) -> int:
+    """The number of an errno by its name; 0 for "ok"."""
+    return 0 if name == "ok" else int(getattr(errno, name))
+
+
+_TYPES = ((stat.S_ISCHR, "char"), (stat.S_ISBLK, "block"), (stat.S_ISREG, "file"), (stat.S_ISDIR, "dir"), (stat.S_ISLNK, "link"))
+
+
+class LiveHost(Host):
+    """This machine, as the calling process sees it."""
+
+    def __init__(self) -> None:
+        self.effects = []
+
+    def read_bytes(self, path: str, limit: int = 4 << 20) -> bytes:
+        with open(path, "rb") as f:
+            return f.read(limit)
+
+    def list(self, path: str) -> List[str]:
+        return sorted(os.listdir(path))
+
+    def lstat(self, path: str) -> Stat:
+        st = os.lstat(path)
+        kind = next((name for test, name in _TYPES if test(st.st_mode)), "other")
+        rdev = "%d:%d" % (os.major(st.st_rdev), os.minor(st.st_rdev)) if kind in ("char", "block") else ""
+        return Stat(kind, rdev, "%04o" % stat.S_IMODE(st.st_mode), st.st_uid, st.st_gid, st.st_nlink, st.st_size,
+                    st.st_ctime, st.st_mtime)
+
+    def readlink(self, path: str) -> str:
+        return os.readlink(path)
+
+    def statvfs(self, path: str) -> Space:
+        v = os.statvfs(path)
+        return Space(v.f_blocks * v.f_frsize, v.f_bfree * v.f_frsize, (v.f_blocks - v.f_bfree) * v.f_frsize)
+
+    def run(self, argv: Sequence[str], timeout: float = 20, stdin: bytes = b"") -> Ran:
+        env = dict(os.environ, LC_ALL="C.UTF-8", PATH=os.environ.get("PATH", "") + ":/usr/sbin:/sbin:/usr/bin:/bin")
+        try:
+            done = subprocess.run(list(argv), input=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=timeout, env=env)
+        except (FileNotFoundError, PermissionError) as e:
+            return Ran(127 if isinstance(e, FileNotFoundError) else 126, "", "%s: %s" % (argv[0], os.strerror(e.errno or 0)))
+        except subprocess.TimeoutExpired as e:
+            return Ran(124, _text(e.stdout), _text(e.stderr), timeout)
+        return Ran(done.returncode, _text(done.stdout), _text(done.stderr))
+
+    def clock(self) -> float:
+        return time.time()
+
+    def who(self) -> Who:
+        caps = 0
+        for line in self.read("/proc/self/status").splitlines():
+            if line.startswith("CapEff:"):
+                caps = int(line.split()[1], 16)
+        env = {k: v for k, v in sorted(os.environ.items()) if k.startswith(ENV_PREFIXES)}
+        return Who(os.geteuid(), os.getegid(), caps, env)
+
+    def uname(self) -> Tuple[str, str, str]:
+        u = os.uname()
+        return u.nodename, u.release, u.machine
+
+    def holders(self, number: str) -> List[Tuple[int, str]]:
+        major, minor = number.split(":")
+        found = []
+        for pid in (name for name in os.listdir("/proc") if name.isdigit()):
+            try:
+                fds = os.listdir("/proc/%s/fd" % pid)
+            except OSError:
+                continue
+            for fd in fds:
+                try:
+                    st = os.stat("/proc/%s/fd/%s" % (pid, fd))
+                except OSError:
+                    continue
+                if stat.S_ISCHR(st.st_mode) and os.major(st.st_rdev) == int(major) and minor in ("*", str(os.minor(st.st_rdev))):
+                    with contextlib.suppress(OSError):
+                        found.append((int(pid), self.read("/proc/%s/comm" % pid).strip()))
+                    break
+        return sorted(found)
+
+    def inquire(self, nodes: Sequence[str], calls: Sequence[str], uid: Optional[int] = None,
+                env: Optional[Mapping[str, str]] = None, timeout: float = 30) -> Inquiry:
+        from .child import inquire
+
+        return inquire(nodes, calls, uid, env, timeout)
+
+    # ---- effects
+    def _log(self, effect: str, target: str, **more: Any) -> None:
+        self.effects.append(dict(effect=effect, target=target, **more))
+
+    @contextlib.contextmanager
+    def lock(self, path: str, timeout: float = 10) -> Iterator[None]:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            limit = time.monotonic() + timeout
+            while True:
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > limit:
+                        raise Refused("another process holds the lock (waited %g s)" % timeout, path,
+                                      "wait for it to end, then run this again; `fuser -v %s` names it" % path) from None
+                    time.sleep(0.05)
+            self._log("lock", path)
+            yield
+        finally:
+            os.close(fd)
+
+    def replace(self, path: str, data: bytes, expect: Optional[str], mode: int = 0o644) -> None:
+        path = os.path.realpath(path)
+        if expect is None:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+        _expect(path, expect)
+        try:
+            was: Optional[os.stat_result] = os.stat(path)
+        except FileNotFoundError:
+            was = None
+        # Not "<digits>.conf": Proxmox VE would take such a stray file for a guest. One fixed name, so that a killed run
+        # leaves one file at most and the next run, which holds the lock, takes it over.
+        temp = path + ".hosttune.tmp"
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temp)
+        fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            try:
+                view = memoryview(data)
+                while view:
+                    view = view[os.write(fd, view):]
+                now = os.fstat(fd)
+                if was and (now.st_uid, now.st_gid) != (was.st_uid, was.st_gid):
+                    os.fchown(fd, was.st_uid, was.st_gid)
+                wanted = stat.S_IMODE(was.st_mode) if was else mode
+                if stat.S_IMODE(os.fstat(fd).st_mode) != wanted and not (was is None and _fixed_modes(temp)):
+                    os.fchmod(fd, wanted)
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            _expect(path, expect)
+            os.rename(temp, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temp)
+            raise
+        _sync_dir(path)
+        self._log("replace", path, bytes=len(data), sha256=digest(data))
+
+    def remove(self, path: str, expect: str) -> None:
+        path = os.path.realpath(path)
+        _expect(path, expect)
+        os.unlink(path)
+        _sync_dir(path)
+        self._log("remove", path)
+
+    def append(self, path: str, data: bytes) -> None:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            start = os.fstat(fd).st_size
+            if os.write(fd, data) != len(data):
+                os.ftruncate(fd, start)  # a full disk: no half line in the journal
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        self._log("append", path, bytes=len(data))
+
+    def poke(self, path: str, value: str) -> None:
+        fd = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
+        try:
+            os.write(fd, value.encode() + b"\n")
+        finally:
+            os.close(fd)
+        self._log("poke", path, value=value)
+
+    def execute(self, argv: Sequence[str], timeout: float = 60) -> Ran:
+        self._log("run", " ".join(argv), argv=list(argv))
+        return self.run(argv, timeout)
+
+
+def _text(data: Optional[bytes]) -> str:
+    return (data or b"").decode("utf-8", "replace")
+
+
+def _expect(path: str, expect: Optional[str]) -> None:
+    """Refuse when the file is not the one that was planned for."""
+    try:
+        with open(path, "rb") as f:
+            now: Optional[str] = digest(f.read())
+    except FileNotFoundError:
+        now = None
+    if now != expect:
+        raise Refused("the file changed since it was read; nothing was written", path, "run the same command again")
+
+
+def _fixed_modes(path: str) -> bool:
+    """Is this a file system that gives every file one mode and refuses chmod (pmxcfs)?"""
+    return os.path.realpath(path).startswith("/etc/pve/")
+
+
+def _sync_dir(path: str) -> None:
+    fd = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
