@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One JSON request on standard input, one JSON answer on standard output: the same files run as a small zip anywhere.
+
+Request   {"op": NAME, ...its own fields}
+Answer    {"op": NAME, "version": TEXT, "result": ...} and exit code 0, or
+          {"op": NAME, "version": TEXT, "error": {"what": TEXT, "where": TEXT, "way_out": TEXT}} and exit code 2.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from typing import Any, Callable, Dict, Mapping, Tuple
+
+from .host import LiveHost
+from .model import Refused, as_dict
+
+Request = Mapping[str, Any]
+
+
+def ping(request: Request) -> Dict[str, Any]:
+    """Who answers: shows that the code arrived and runs."""
+    version, uname = platform.python_version(), list(os.uname())
+    return {"python": version, "executable": sys.executable, "pid": os.getpid(), "uname": uname}
+
+
+def child(request: Request) -> Dict[str, Any]:
+    """Put `nodes` and `calls` to a child process, as a doctor does; see Host.inquire."""
+    asked = LiveHost().inquire(request.get("nodes", ()), request.get("calls", ()), timeout=request.get("timeout", 30))
+    answer: Dict[str, Any] = as_dict(asked)
+    return answer
+
+
+OPS: Dict[str, Callable[[Request], Any]] = {"ping": ping, "child": child}
+
+
+def answer(request: Request, version: str) -> Tuple[int, Dict[str, Any]]:
+    """Exit code and answer for one request. Only a defect of ours raises."""
+    op = request.get("op")
+    head = {"op": op, "version": version}
+    try:
+        if op not in OPS:
+            raise Refused("no such operation: %r" % (op,), "request", "use one of %s" % ", ".join(sorted(OPS)))
+        return 0, dict(head, result=OPS[op](request))
+    except Refused as e:
+        return 2, dict(head, error={"what": e.what, "where": e.where, "way_out": e.way_out})
+    except OSError as e:
+        return 2, dict(head, error={"what": e.strerror or str(e), "where": str(e.filename or ""), "way_out": ""})
+
+
+def main(version: str) -> int:
+    """Serve one request from standard input."""
+    code, told = answer(json.loads(sys.stdin.buffer.read() or b"{}"), version)
+    # Through the byte stream: with the C locale of a bare container, a text stream may not hold all characters.
+    sys.stdout.buffer.write(json.dumps(told, sort_keys=True).encode("ascii") + b"\n")
+    sys.stdout.buffer.flush()
+    return code

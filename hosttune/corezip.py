@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""hosttune/core as a small zip that runs from the standard input of any Python 3.9 or newer.
+
+Nothing is installed and nothing is written to a disk over there: a fixed program text (`BOOTSTRAP`) reads the zip into
+memory and imports from it. Data never stands in argv, where every user of that machine could read it.
+
+    standard input:   LENGTH of the zip in decimal, a line feed, the zip, a JSON request up to the end of file
+    standard output:  one JSON answer (hosttune/core/__main__.py)
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import json
+import zipfile
+from collections.abc import Iterator, Mapping
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import Any
+
+BOOTSTRAP = """\
+import os, sys
+if sys.version_info < (3, 9):
+    sys.stdout.write('{"error": {"what": "Python is %d.%d, want 3.9 or newer", "where": "%s", '
+                     '"way_out": "name a newer Python 3 of this machine"}}\\n'
+                     % (sys.version_info[0], sys.version_info[1], sys.executable))
+    sys.exit(2)
+size = int(sys.stdin.buffer.readline())
+code = sys.stdin.buffer.read(size)
+if len(code) != size:
+    sys.exit("hosttune: the connection ended after %d of %d bytes" % (len(code), size))
+try:
+    fd = os.memfd_create("hosttune")
+except (AttributeError, OSError):
+    import tempfile
+    fd, path = tempfile.mkstemp()
+    os.unlink(path)
+while code:
+    code = code[os.write(fd, code):]
+sys.path.insert(0, "/proc/self/fd/%d" % fd)
+from hosttune import __version__
+from hosttune.core.__main__ import main
+sys.exit(main(__version__))
+"""
+"""A kernel may forbid memfd_create (vm.memfd_noexec = 2); then a file of mode 0600 without a name does the same.
+
+It must stay readable to old Pythons, so that they can say that they are too old.
+"""
+
+
+def argv(python: str = "python3") -> list[str]:
+    """The command that runs the core over there. For ssh, join it with shlex.join: ssh hands one string to a shell.
+
+    -I: neither environment variables nor the working directory of the other side change what is imported.
+    """
+    return [python, "-I", "-c", BOOTSTRAP]
+
+
+@functools.cache
+def build() -> bytes:
+    """The zip: hosttune/__init__.py and all of hosttune/core, byte for byte the same for the same sources."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in sorted(_sources()):
+            entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.external_attr = 0o644 << 16
+            archive.writestr(entry, data)
+    return out.getvalue()
+
+
+def stdin(request: Mapping[str, Any]) -> bytes:
+    """All that the bootstrap reads: length, zip, request."""
+    code = build()
+    return b"%d\n" % len(code) + code + json.dumps(request).encode("ascii")
+
+
+def _sources() -> Iterator[tuple[str, bytes]]:
+    package = files(__package__)
+    yield "hosttune/__init__.py", (package / "__init__.py").read_bytes()
+    yield from _python_files(package / "core", "hosttune/core")
+
+
+def _python_files(folder: Traversable, name: str) -> Iterator[tuple[str, bytes]]:
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            yield from _python_files(entry, "%s/%s" % (name, entry.name))
+        elif entry.name.endswith(".py"):
+            yield "%s/%s" % (name, entry.name), entry.read_bytes()
