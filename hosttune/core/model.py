@@ -125,6 +125,7 @@ class Knob:
 
     id: str
     name: str
+    title: str
     why: str
     want: str
     read: Callable[[Any], Mapping[str, Reading]]

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""See, judge, change: everything that any face may do with knobs and steps.
+
+check    read each knob, compare with what is wanted -> findings
+plan     one Step for each finding that failed and may be mended
+apply    under one lock: finish or drop what a killed run left, then each step: intent, effect, read back, done
+revert   the journal backwards, each file and value only if it is still what hosttune wrote
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+
+from . import journal
+from .catalogue import finding
+from .diagnose import diagnose
+from .host import Host, digest, errname, read_or_none
+from .journal import Entry
+from .model import ERROR, FAIL, OK, SKIP, WARN, Finding, Hint, Knob, Reading, Refused, Step
+from .recording import Unrecorded
+
+__all__ = ["check", "plan", "apply", "revert", "recover", "diagnose"]
+
+
+def check(knob: Knob, host: Host, want: str = "") -> List[Finding]:
+    """One finding a subject. An exception in the knob is status "error": could not tell is never ok."""
+    return [f for f, _ in _judge(knob, host, want)]
+
+
+def plan(knob: Knob, host: Host, want: str = "") -> Tuple[List[Finding], List[Step]]:
+    """The findings, and one Step for each that can be mended. Writes nothing."""
+    judged = _judge(knob, host, want)
+    return [f for f, _ in judged], [s for _, s in judged if s]
+
+
+def _judge(knob: Knob, host: Host, want: str) -> List[Tuple[Finding, Optional[Step]]]:
+    want = want or knob.want
+    try:
+        reason = knob.skip(host)
+        if reason:
+            return [(finding(knob.id, SKIP, knob.name, reason, want=want), None)]
+        readings: Mapping[str, Reading] = knob.read(host)
+    except OSError as e:
+        return [(_could_not_tell(knob, want, "%s: %s" % (e.filename or knob.name, errname(e))), None)]
+    except Unrecorded as e:
+        return [(_could_not_tell(knob, want, str(e)), None)]
+    return [_judge_one(knob, host, subject, reading, want) for subject, reading in readings.items()]
+
+
+def _could_not_tell(knob: Knob, want: str, why: str) -> Finding:
+    return finding(knob.id, ERROR, knob.name, "could not be read: " + why, want=want)
+
+
+def _judge_one(knob: Knob, host: Host, subject: str, reading: Reading, want: str) -> Tuple[Finding, Optional[Step]]:
+    if reading.error:
+        return finding(knob.id, ERROR, subject, reading.error, want=want), None
+    if reading.skip:
+        return finding(knob.id, SKIP, subject, reading.skip, have=reading.have, want=want), None
+    if reading.have == want:
+        return finding(knob.id, OK, subject, "%s is %s" % (knob.title, want), have=want, want=want), None
+    summary = "%s is %s, want %s" % (knob.title, reading.have, want)
+    try:
+        step = knob.step(host, subject, reading.have, want)
+    except Refused as e:
+        hint = Hint(command=e.way_out, where=str(e.where), action="reconfigure")
+        return finding(knob.id, FAIL, subject, "%s; not changed: %s" % (summary, e.what), have=reading.have, want=want,
+                       hint=hint, evidence=(e.where,) if e.where else ()), None
+    hint = Hint("hosttune apply " + knob.name, "host", "nothing is restarted", "apply")
+    return finding(knob.id, FAIL, subject, summary, have=reading.have, want=want, hint=hint), step
+
+
+def apply(host: Host, steps: Sequence[Step], knobs: Mapping[str, Knob]) -> List[Finding]:
+    """Do the steps. Returns a finding for each one that did not stick or could not be written; the rest is silence.
+
+    Nothing is opened for writing when there are no steps. A failed step does not stop the others.
+    """
+    if not steps:
+        return []
+    with host.lock(journal.LOCK):
+        found = recover(host, knobs)
+        for step in steps:
+            try:
+                _do(host, step, knobs)
+            except (OSError, Refused) as e:
+                found.append(_failed(step, e))
+    return found
+
+
+def _failed(step: Step, e: Exception) -> Finding:
+    if isinstance(e, OSError):
+        what = "%s: %s" % (errname(e), e.strerror)
+        way_out = {"EACCES": "run it as root; on Proxmox VE EACCES under /etc/pve also means: no quorum (pvecm status)",
+                   "EPERM": "run it as root", "EROFS": "the file system is read-only: is this a container?",
+                   "ENOSPC": "free space on that file system (df -h %s)" % step.target, "EIO": "look at `systemctl status pve-cluster`"}
+        hint = Hint(way_out.get(errname(e), ""), "host")
+        text = "was not written: %s%s" % (what, " (%s)" % e.filename if e.filename else "")
+    else:
+        hint = Hint(getattr(e, "way_out", ""), "host")
+        text = "was not written: %s" % getattr(e, "what", e)
+    values = {} if step.effect == "replace" else {"have": step.before or "", "want": step.after or ""}
+    return finding(step.knob, FAIL, step.subject, "%s %s" % (step.target, text), hint=hint, **values)
+
+
+def _do(host: Host, step: Step, knobs: Mapping[str, Knob], reverts: int = 0) -> None:
+    """One step: intent, effect, read back, done. Raises Refused when the value did not stick."""
+    if step.lock:
+        with host.lock(step.lock):
+            return _do(host, replace(step, lock=""), knobs, reverts)
+    number = journal.begin(host, step, reverts)
+    try:
+        _effect(host, step)
+    except (OSError, Refused):
+        journal.end(host, number, "failed")
+        raise
+    now = _now(host, step, knobs)
+    if now != step.after:
+        journal.end(host, number, "failed")
+        raise Refused("it did not stick: wrote %s, read back %s" % (_short(step.after), _short(now)), step.target,
+                      "the device or the kernel ignores this value; nothing else was changed")
+    journal.end(host, number, "done")
+    return None
+
+
+def _short(value: Optional[str]) -> str:
+    return "nothing" if value is None else value if len(value) < 40 else "%d characters" % len(value)
+
+
+def _effect(host: Host, step: Step) -> None:
+    if step.effect == "poke":
+        host.poke(step.target, step.after or "")
+    elif step.effect == "run":
+        ran = host.execute(step.argv)
+        if ran.rc:
+            raise Refused("%s exited %d: %s" % (step.argv[0], ran.rc, (ran.err or ran.out).strip()), step.target)
+    elif step.after is None:
+        host.remove(step.target, digest(_bytes(step.before or "")))
+    else:
+        host.replace(step.target, _bytes(step.after), None if step.before is None else digest(_bytes(step.before)))
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _now(host: Host, step: Step, knobs: Mapping[str, Knob]) -> Optional[str]:
+    """What is there now, in the words of the step."""
+    if step.effect == "replace":
+        return read_or_none(host, step.target)
+    if step.effect == "poke":
+        return host.read(step.target).strip()
+    knob = knobs.get(step.knob)
+    reading = knob.read(host).get(step.subject) if knob else None
+    return reading.have if reading and not reading.error else None
+
+
+def recover(host: Host, knobs: Mapping[str, Knob]) -> List[Finding]:
+    """Close what a killed run left open: done if the change is there, dropped if it never happened, else say so."""
+    found = []
+    for entry in (e for e in journal.entries(host) if e.state == "intent"):
+        now = _now(host, entry.step, knobs)
+        if now == entry.step.after:
+            journal.end(host, entry.number, "done")
+        elif now == entry.step.before:
+            journal.end(host, entry.number, "dropped")
+        else:
+            journal.end(host, entry.number, "failed")
+            found.append(finding("HT906", WARN, entry.step.target,
+                                 "a run was cut short while it changed this, and it is now neither the old nor the new state",
+                                 have=_short(now), want=_short(entry.step.after),
+                                 hint=Hint(journal.restore_line(entry), "host", "puts the state before the change back", "apply")))
+    return found
+
+
+def revertible(host: Host, to: int = 0) -> List[Entry]:
+    """Done entries after number `to`, newest first: what revert would take back."""
+    return [e for e in reversed(journal.entries(host)) if e.state == "done" and e.number > to and not e.reverts]
+
+
+def revert(host: Host, knobs: Mapping[str, Knob], to: int = 0, dry_run: bool = False) -> Tuple[List[Step], List[Finding]]:
+    """Take back every change after entry `to`, newest first, byte for byte. Returns the steps done and what was refused.
+
+    A value that is no longer what hosttune wrote is somebody else's by now: refused, with the line that restores it.
+    """
+    steps: List[Step] = []
+    found: List[Finding] = []
+    if not revertible(host, to):
+        return steps, found
+    if dry_run:
+        return [_undo(e.step) for e in revertible(host, to)], found
+    with host.lock(journal.LOCK):
+        found += recover(host, knobs)
+        for entry in revertible(host, to):
+            back = _undo(entry.step)
+            try:
+                now = _now(host, entry.step, knobs)
+                if now == entry.step.before:  # a reboot, or a person, was faster
+                    journal.end(host, entry.number, "reverted")
+                    continue
+                if now != entry.step.after:
+                    raise Refused("it is no longer what hosttune wrote", entry.step.target, journal.restore_line(entry))
+                _do(host, back, knobs, reverts=entry.number)
+                journal.end(host, entry.number, "reverted")
+                steps.append(back)
+            except (OSError, Refused) as e:
+                found.append(_failed(back, e))
+    return steps, found
+
+
+def _undo(step: Step) -> Step:
+    """The step that takes a step back."""
+    return replace(step, before=step.after, after=step.before, argv=step.undo, undo=step.argv)
+
+
+def wants_of(names: Sequence[str], declared: Mapping[str, str], knobs: Mapping[str, Knob]) -> Dict[str, str]:
+    """Which knobs, with which want: those named, else those declared. Refused for an unknown name or impossible want."""
+    for name in list(names) + list(declared):
+        if name not in knobs:
+            raise Refused("no such knob: %s (known: %s)" % (name, ", ".join(sorted(knobs))), way_out="hosttune list")
+    wants = {name: declared.get(name, "") for name in (names or declared or knobs)}
+    for name, want in wants.items():
+        problem = knobs[name].check(want) if want else ""
+        if problem:
+            raise Refused(problem, "knob " + name)
+    return wants

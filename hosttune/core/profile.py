@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is wanted: the one variable `hosttune:` of an inventory, /etc/hosttune/profile.json on a target.
+
+`validate` takes the plain dict and gives a Profile, or refuses with the place, what stands there and what may stand there.
+`schema` is the same table as a JSON schema (docs/profile.schema.json; a test holds the two together).
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass, field
+from typing import Any, Dict, Mapping, Optional, Tuple
+
+from .model import Refused
+
+PATH = "/etc/hosttune/profile.json"
+
+KNOB_PROFILES: Dict[str, Dict[str, str]] = {
+    "pcie-inference": {"pcie-max-read-request": "4096", "numa-balancing": "0"},
+    "conservative": {"numa-balancing": "0"},
+    "report-only": {},
+}
+"""Named sets of wants. pcie-inference: the values that the founding machine ran with."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """A string. `pattern` is an anchored regular expression, `says` describes it to a person."""
+
+    doc: str
+    default: Optional[str] = None
+    choices: Tuple[str, ...] = ()
+    pattern: str = ""
+    says: str = ""
+
+
+@dataclass(frozen=True)
+class Flag:
+    """true or false."""
+
+    doc: str
+    default: bool = False
+
+
+@dataclass(frozen=True)
+class Number:
+    """A whole number in a range."""
+
+    doc: str
+    low: int = 0
+    high: int = 65535
+    default: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class Texts:
+    """A map of free names to strings (environment, engine arguments)."""
+
+    doc: str
+
+
+@dataclass(frozen=True)
+class Record:
+    """A map with known keys. Required: those whose default is None and which are named in `required`."""
+
+    doc: str
+    keys: Mapping[str, Any]
+    required: Tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Named:
+    """A map from free names to records. `pattern` says which names are possible."""
+
+    doc: str
+    each: Record
+    pattern: str = r".+"
+    says: str = "a name"
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A list of records."""
+
+    doc: str
+    each: Record
+
+
+_GPUS = r"all|numa:\d+|\d+(,\d+)*"
+_MACHINE = r"host|ct:[A-Za-z0-9][A-Za-z0-9._-]*"
+
+SPEC = Record("what hosttune keeps on this machine", {
+    "mode": Text("plan shows what would be done and changes nothing; apply is the owner's word", "plan", ("plan", "apply")),
+    "knobs": Texts("`profile` names a set of wants (%s); each other key is a knob and what it shall be"
+                   % ", ".join(sorted(KNOB_PROFILES))),
+    "containers": Named("LXC containers of this host, by vmid or name", Record("one container", {
+        "gpus": Text("which GPUs it gets", "all", pattern=_GPUS, says='all, "0,1" (minors) or "numa:0"'),
+        "gpu": Text("required: it shall not start without its GPU", "required", ("required", "optional")),
+        "form": Text("how the config passes devices in; keep heals what is there", "keep", ("keep", "dev", "path", "number")),
+        "restart": Text("never says what a restart would destroy; idle restarts when nothing would be lost", "never",
+                        ("never", "idle", "always")),
+        "caps": Flag("pass /dev/nvidia-caps in (MIG, some monitoring)"),
+    }), r"[A-Za-z0-9][A-Za-z0-9._-]*", "a vmid such as 200, or a container name"),
+    "models": Named("models to stage into memory", Record("one model", {
+        "source": Text("hf:REPO@REVISION, a directory, or ssh:HOST:DIRECTORY", pattern=r"hf:[^@\s]+@\S+|/\S.*|ssh:.+:/.+",
+                       says="hf:REPO@REVISION, /a/directory or ssh:HOST:/a/directory"),
+        "placement": Text("how its pages lie over the NUMA nodes", "interleave", pattern=r"interleave|node:\d+|per-node",
+                          says="interleave, node:N or per-node"),
+    }, ("source",))),
+    "engines": Named("inference engines, each a systemd unit", Record("one engine", {
+        "in": Text("where it runs", "host", pattern=_MACHINE, says="host or ct:200"),
+        "engine": Text("which one", choices=("sglang", "vllm", "llama.cpp")),
+        "venv": Text("its virtual environment", "", pattern=r"(/.+)?", says="an absolute path"),
+        "model": Text("a name from models"),
+        "tp": Number("tensor parallel size", 1, 64, 1),
+        "gpus": Text("which GPUs it uses", "all", pattern=_GPUS, says='all, "0,1" (minors) or "numa:0"'),
+        "port": Number("the port it serves on", 1, 65535),
+        "user": Text("the user it runs as", "root"),
+        "nccl": Text("a named set of NCCL variables", ""),
+        "args": Texts("more arguments of the engine"),
+    }, ("engine", "model", "port"))),
+    "bench": Record("the benchmark that site.yml ends with", {
+        "plan": Text("a plan's name or file", "smoke"),
+        "when": Text("site: after site.yml; never: only by --tags benchmark", "never", ("site", "never")),
+    }),
+    "ignore": Listed("findings that are known and accepted", Record("one", {
+        "id": Text("the finding", pattern=r"HT\d{3}", says="an id such as HT209"),
+        "subject": Text("only for this subject", ""),
+        "reason": Text("why it is accepted"),
+        "until": Text("the day it runs out", "", pattern=r"(\d{4}-\d{2}-\d{2})?", says="a date such as 2027-03-01"),
+    }, ("id", "reason"))),
+})
+
+
+@dataclass(frozen=True)
+class Container:
+    """How one container is wanted."""
+
+    gpus: str = "all"
+    gpu: str = "required"
+    form: str = "keep"
+    restart: str = "never"
+    caps: bool = False
+
+
+@dataclass(frozen=True)
+class Ignore:
+    """A finding that is known: counted, shown, without effect on the exit code."""
+
+    id: str
+    reason: str
+    subject: str = ""
+    until: str = ""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A validated profile. models, engines and bench stay plain: their rooms read them."""
+
+    mode: str = "plan"
+    knobs: Mapping[str, str] = field(default_factory=dict)
+    containers: Mapping[str, Container] = field(default_factory=dict)
+    models: Mapping[str, Any] = field(default_factory=dict)
+    engines: Mapping[str, Any] = field(default_factory=dict)
+    bench: Mapping[str, Any] = field(default_factory=dict)
+    ignore: Tuple[Ignore, ...] = ()
+
+
+def validate(data: Any, where: str = "hosttune", knobs: Tuple[str, ...] = ()) -> Profile:
+    """A Profile of plain data. `where` begins every place in an error (a file, or the variable's name).
+
+    knobs: the names that exist. Refused for an unknown key, a wrong type or an impossible value.
+    """
+    plain = _record(SPEC, data, where)
+    wants = dict(plain.get("knobs", {}))
+    named = wants.pop("profile", None)
+    if named is not None and named not in KNOB_PROFILES:
+        raise Refused("no such profile: %s (known: %s)" % (named, ", ".join(sorted(KNOB_PROFILES))), where + ".knobs.profile",
+                      _near(named, KNOB_PROFILES))
+    for name in wants:
+        if knobs and name not in knobs:
+            raise Refused("no such knob: %s (known: %s)" % (name, ", ".join(sorted(knobs))), "%s.knobs.%s" % (where, name),
+                          _near(name, knobs))
+    return Profile(plain["mode"], dict(KNOB_PROFILES.get(named or "", {}), **wants),
+                   {name: Container(**c) for name, c in plain.get("containers", {}).items()},
+                   plain.get("models", {}), plain.get("engines", {}), plain.get("bench", {}),
+                   tuple(Ignore(**i) for i in plain.get("ignore", ())))
+
+
+def _near(word: str, known: Any) -> str:
+    close = difflib.get_close_matches(str(word), [str(k) for k in known], 1)
+    return "did you mean %s?" % close[0] if close else ""
+
+
+def _map(data: Any, where: str) -> Dict[str, Any]:
+    if not isinstance(data, Mapping):
+        raise Refused("%s stands here, a map of keys is wanted" % _seen(data), where)
+    return {str(k): v for k, v in data.items()}  # YAML reads the key 200 as a number
+
+
+def _seen(data: Any) -> str:
+    words = {bool: "true or false", int: "a number", float: "a number", str: "a text", list: "a list", type(None): "nothing"}
+    return "%s (%.40s)" % (next((w for t, w in words.items() if isinstance(data, t)), "a map"), data)
+
+
+def _record(spec: Record, data: Any, where: str) -> Dict[str, Any]:
+    given = _map({} if data is None else data, where)
+    for key in given:
+        if key not in spec.keys:
+            raise Refused("no such key (known: %s)" % ", ".join(sorted(spec.keys)), "%s.%s" % (where, key), _near(key, spec.keys))
+    for key in spec.required:
+        if given.get(key) is None:
+            raise Refused("the key is missing: %s" % spec.keys[key].doc, "%s.%s" % (where, key))
+    out = {key: _value(spec.keys[key], value, "%s.%s" % (where, key)) for key, value in given.items()}
+    for key, kind in spec.keys.items():
+        if key not in out and getattr(kind, "default", None) is not None:
+            out[key] = kind.default
+    return out
+
+
+def _value(spec: Any, data: Any, where: str) -> Any:
+    if isinstance(spec, Record):
+        return _record(spec, data, where)
+    if isinstance(spec, Named):
+        rows = _map({} if data is None else data, where)
+        for name in rows:
+            if not re.fullmatch(spec.pattern, name):
+                raise Refused("%s is not %s" % (name, spec.says), where)
+        return {name: _record(spec.each, row, "%s.%s" % (where, name)) for name, row in rows.items()}
+    if isinstance(spec, Listed):
+        if not isinstance(data, (list, tuple)):
+            raise Refused("%s stands here, a list is wanted" % _seen(data), where)
+        return [_record(spec.each, row, "%s[%d]" % (where, n)) for n, row in enumerate(data)]
+    if isinstance(spec, Texts):
+        return {name: _text(Text(spec.doc), value, "%s.%s" % (where, name)) for name, value in _map(data or {}, where).items()}
+    if isinstance(spec, Flag):
+        if not isinstance(data, bool):
+            raise Refused("%s stands here, true or false is wanted" % _seen(data), where)
+        return data
+    if isinstance(spec, Number):
+        if isinstance(data, bool) or not isinstance(data, int) or not spec.low <= data <= spec.high:
+            raise Refused("%s stands here, a whole number from %d to %d is wanted" % (_seen(data), spec.low, spec.high), where)
+        return data
+    return _text(spec, data, where)
+
+
+def _text(spec: Text, data: Any, where: str) -> str:
+    if not isinstance(data, str):
+        quoted = '; write it in quotes: "%s"' % data if isinstance(data, (int, float)) and not isinstance(data, bool) else ""
+        raise Refused("%s stands here, a text is wanted%s" % (_seen(data), quoted), where)
+    if spec.choices and data not in spec.choices:
+        raise Refused("%s is none of %s" % (data or "an empty text", ", ".join(spec.choices)), where, _near(data, spec.choices))
+    if spec.pattern and not re.fullmatch(spec.pattern, data):
+        raise Refused("%s is not %s" % (data or "an empty text", spec.says), where)
+    return data
+
+
+def schema(spec: Any = SPEC) -> Dict[str, Any]:
+    """The table as a JSON schema (draft 2020-12)."""
+    out: Dict[str, Any] = {"description": spec.doc}
+    if isinstance(spec, Record):
+        out.update(type="object", additionalProperties=False, properties={k: schema(v) for k, v in spec.keys.items()})
+        if spec.required:
+            out["required"] = list(spec.required)
+    elif isinstance(spec, Named):
+        out.update(type="object", additionalProperties=schema(spec.each), propertyNames={"pattern": "^(%s)$" % spec.pattern})
+    elif isinstance(spec, Listed):
+        out.update(type="array", items=schema(spec.each))
+    elif isinstance(spec, Texts):
+        out.update(type="object", additionalProperties={"type": "string"})
+    elif isinstance(spec, Flag):
+        out.update(type="boolean")
+    elif isinstance(spec, Number):
+        out.update(type="integer", minimum=spec.low, maximum=spec.high)
+    else:
+        out.update(type="string")
+        if spec.choices:
+            out["enum"] = list(spec.choices)
+        if spec.pattern:
+            out["pattern"] = "^(%s)$" % spec.pattern
+    if spec is SPEC:
+        out["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    default = getattr(spec, "default", None)
+    if default is not None:
+        out["default"] = default
+    return out
