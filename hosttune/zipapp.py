@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line as one file for targets: hosttune and the pure-Python libraries it uses, from this environment.
+
+`python -m hosttune.zipapp OUT` writes it. It runs on any Linux with Python 3.11 or newer and no packages at all:
+compiled speed-ups are left out (markupsafe and pyyaml do without), and so are fabric and ansible-core, which are for
+the machine that one sits at. What is inside is what is installed here, so these versions were tested together.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+from .core.model import Refused
+
+LIBRARIES = ("click", "jinja2", "markupsafe", "nvidia-ml-py", "pyudev", "pyyaml", "rich")
+"""rich's own requirements (pygments, markdown-it-py) are used by parts of it that hosttune never imports."""
+
+LEGAL = ("METADATA", "LICENSE", "LICENCE", "COPYING", "NOTICE", "AUTHORS")
+"""Beginnings of names in *.dist-info that travel along: who made it, under which licence, which version."""
+
+MAIN = b"""\
+import sys
+from hosttune.__main__ import main
+sys.exit(main())
+"""
+
+
+def build() -> bytes:
+    """The whole file. Raises Refused when a library is not installed here."""
+    out = io.BytesIO()
+    out.write(b"#!/usr/bin/env python3\n")
+    with zipfile.ZipFile(out, "a", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in sorted(_contents()):
+            entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.external_attr = 0o644 << 16
+            archive.writestr(entry, data)
+    return out.getvalue()
+
+
+def write(path: Path) -> None:
+    """Put the zipapp at `path`, mode 0755, whole or not at all."""
+    data = build()
+    with tempfile.NamedTemporaryFile(dir=path.absolute().parent, prefix=path.name + ".", delete=False) as temp:
+        try:
+            temp.write(data)
+            os.fchmod(temp.fileno(), 0o755)
+            os.replace(temp.name, path)
+        except BaseException:
+            os.unlink(temp.name)
+            raise
+
+
+def _contents() -> Iterator[tuple[str, bytes]]:
+    yield "__main__.py", MAIN
+    yield from _tree(files(__package__), "hosttune")
+    for library in LIBRARIES:
+        try:
+            yield from _library(distribution(library))
+        except PackageNotFoundError:
+            raise Refused("%s is not installed" % library, sys.prefix, "pip install hosttune") from None
+
+
+def _library(dist: Distribution) -> Iterator[tuple[str, bytes]]:
+    for file in dist.files or ():
+        folder = file.parts[0]
+        wanted = file.name.startswith(LEGAL) if folder.endswith(".dist-info") else file.suffix == ".py"
+        if wanted and folder != "..":
+            yield file.as_posix(), file.read_binary()
+
+
+def _tree(folder: Traversable, name: str) -> Iterator[tuple[str, bytes]]:
+    """Everything of the package itself, its data files too; links are followed."""
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            if entry.name != "__pycache__":
+                yield from _tree(entry, "%s/%s" % (name, entry.name))
+        else:
+            yield "%s/%s" % (name, entry.name), entry.read_bytes()
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python -m hosttune.zipapp OUT")
+    try:
+        write(Path(sys.argv[1]))
+    except Refused as e:
+        sys.exit(str(e))
