@@ -1,20 +1,92 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line. Each command has a file of its own."""
+"""The command line. Each command has a file of its own, imported only when it is called: start-up is felt every time."""
 
 from __future__ import annotations
+
+import importlib
+import sys
 
 import click
 
 from .. import __version__
+from ..core.model import Refused
+
+COMMANDS = {
+    "status": "after a reboot: what survived, what is gone, what would be done",
+    "doctor": "why CUDA does not start, with proof and the exact fix",
+    "check": "compare the settings of this host with what is wanted",
+    "apply": "make them so, read back, journalled",
+    "revert": "take back what hosttune changed, newest first",
+    "journal": "what hosttune changed here",
+    "lxc": "device access of LXC containers",
+    "explain": "the page of a finding",
+    "list": "every knob and finding",
+}
+"""Each is `hosttune.cli.NAME:command`. The help text stands here so that --help imports none of them."""
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class Lazy(click.Group):
+    """A group that imports a command when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order of a day's work."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """None for an unknown name: click then says what is known."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module("." + {"list": "list_all"}.get(cmd_name, cmd_name), __package__)
+        command: click.Command = module.command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The table above, without importing a command."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=Lazy, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, message="hosttune %(version)s")
 def hosttune() -> None:
-    """See, judge and change multi-GPU Linux hosts."""
+    """See, judge and change a host with many GPUs.
+
+    Exit code: 0 clean, 1 something failed or could not be told, 2 no report could be made.
+    """
 
 
-def main() -> int:
-    """Run the command line of this process; returns the exit code."""
-    done = hosttune(standalone_mode=False)
-    return done if isinstance(done, int) else 0
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    args = sys.argv[1:] if argv is None else argv
+    try:
+        done = hosttune.main(args=args, prog_name="hosttune", standalone_mode=False)
+        return done if isinstance(done, int) else 0
+    except click.exceptions.NoArgsIsHelpError as e:
+        click.echo(e.ctx.get_help() if e.ctx else "", err=True)
+        return 2
+    except click.ClickException as e:
+        e.show()
+        return 2
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("interrupted; the next run finishes or drops what was begun", err=True)
+        return 130
+    except Refused as e:
+        _refused(e, args)
+        return 2
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 141
+
+
+def _refused(e: Refused, args: list[str]) -> None:
+    if (
+        "-ojson" in args
+        or any(a == "-o" and b == "json" for a, b in zip(args, args[1:], strict=False))
+        or "--output=json" in args
+    ):
+        from ..render.as_json import refusal
+
+        click.echo(refusal(" ".join(args), e), nl=False)
+    click.echo("hosttune: %s%s" % (e.where + ": " if e.where else "", e.what), err=True)
+    if e.way_out:
+        click.echo("  way out: %s" % e.way_out, err=True)

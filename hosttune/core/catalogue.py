@@ -35,21 +35,31 @@ CATALOGUE: Dict[str, Entry] = {
     "HT361": Entry("nvml-init", "correctness", "nvmlInit returns 0"),
     "HT362": Entry("gpu-count", "correctness", "CUDA sees as many GPUs as are declared"),
     "HT401": Entry("device-cgroup-refuses", "correctness", "the device cgroup lets the container open its GPU nodes"),
-    "HT402": Entry("container-restart-pending", "correctness", "the running container has the rules its config file has"),
+    "HT402": Entry(
+        "container-restart-pending", "correctness", "the running container has the rules its config file has"
+    ),
     "HT403": Entry("device-node-absent", "correctness", "every GPU device node is there"),
     "HT404": Entry("device-node-placeholder", "correctness", "every GPU device node is a device, not an empty file"),
-    "HT405": Entry("device-node-stale-number", "correctness", "every GPU device node has the number the driver has now"),
+    "HT405": Entry(
+        "device-node-stale-number", "correctness", "every GPU device node has the number the driver has now"
+    ),
     "HT406": Entry("device-node-replaced", "correctness", "the container holds the node that the host has now"),
     "HT407": Entry("device-node-mode", "correctness", "the file mode lets the caller open every GPU node"),
     "HT408": Entry("device-node-nodev", "correctness", "no GPU node lies on a nodev mount"),
     "HT409": Entry("device-node-refused-by-driver", "correctness", "the driver lets every GPU node be opened"),
-    "HT420": Entry("lxc-stale-rule", "security", "no rule names a major that now belongs to another driver or to nobody"),
-    "HT421": Entry("lxc-missing-rule", "correctness", "the config gives the container every device it is declared to have"),
+    "HT420": Entry(
+        "lxc-stale-rule", "security", "no rule names a major that now belongs to another driver or to nobody"
+    ),
+    "HT421": Entry(
+        "lxc-missing-rule", "correctness", "the config gives the container every device it is declared to have"
+    ),
     "HT422": Entry("lxc-dropped-line", "hygiene", "Proxmox VE keeps every line of the config"),
     "HT423": Entry("lxc-everything-allowed", "security", "the config does not open every device of the host"),
     "HT424": Entry("lxc-dead-rule", "hygiene", "every device rule has an effect"),
     "HT425": Entry("lxc-snapshot-stale", "hygiene", "no snapshot would bring stale majors back"),
-    "HT426": Entry("lxc-target-clash", "correctness", "no two entries make the same node (the container would not start)"),
+    "HT426": Entry(
+        "lxc-target-clash", "correctness", "no two entries make the same node (the container would not start)"
+    ),
     "HT428": Entry("lxc-config-refused", "correctness", "the config file may be edited now"),
     "HT429": Entry("lxc-devices-open", "correctness", "every node opens inside the container and the GPUs count right"),
     "HT430": Entry("lxc-not-running", "correctness", "the container runs"),
@@ -65,5 +75,12 @@ CATALOGUE: Dict[str, Entry] = {
 def finding(id: str, status: str, subject: str, summary: str, **more: Any) -> Finding:
     """A Finding of a catalogued id, with its name and severity filled in."""
     entry = CATALOGUE[id]
-    return Finding(id=id, name=entry.name, status=status, severity=more.pop("severity", entry.severity),
-                   subject=subject, summary=summary, **more)
+    return Finding(
+        id=id,
+        name=entry.name,
+        status=status,
+        severity=more.pop("severity", entry.severity),
+        subject=subject,
+        summary=summary,
+        **more,
+    )

@@ -9,18 +9,17 @@ revert   the journal backwards, each file and value only if it is still what hos
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from . import journal
 from .catalogue import finding
-from .diagnose import diagnose
 from .host import Host, digest, errname, read_or_none
 from .journal import Entry
 from .model import ERROR, FAIL, OK, SKIP, WARN, Finding, Hint, Knob, Reading, Refused, Step
 from .recording import Unrecorded
 
-__all__ = ["check", "plan", "apply", "revert", "recover", "diagnose"]
+__all__ = ["check", "plan", "apply", "tune", "revert", "recover"]
 
 
 def check(knob: Knob, host: Host, want: str = "") -> List[Finding]:
@@ -64,8 +63,16 @@ def _judge_one(knob: Knob, host: Host, subject: str, reading: Reading, want: str
         step = knob.step(host, subject, reading.have, want)
     except Refused as e:
         hint = Hint(command=e.way_out, where=str(e.where), action="reconfigure")
-        return finding(knob.id, FAIL, subject, "%s; not changed: %s" % (summary, e.what), have=reading.have, want=want,
-                       hint=hint, evidence=(e.where,) if e.where else ()), None
+        return finding(
+            knob.id,
+            FAIL,
+            subject,
+            "%s; not changed: %s" % (summary, e.what),
+            have=reading.have,
+            want=want,
+            hint=hint,
+            evidence=(e.where,) if e.where else (),
+        ), None
     hint = Hint("hosttune apply " + knob.name, "host", "nothing is restarted", "apply")
     return finding(knob.id, FAIL, subject, summary, have=reading.have, want=want, hint=hint), step
 
@@ -90,9 +97,13 @@ def apply(host: Host, steps: Sequence[Step], knobs: Mapping[str, Knob]) -> List[
 def _failed(step: Step, e: Exception) -> Finding:
     if isinstance(e, OSError):
         what = "%s: %s" % (errname(e), e.strerror)
-        way_out = {"EACCES": "run it as root; on Proxmox VE EACCES under /etc/pve also means: no quorum (pvecm status)",
-                   "EPERM": "run it as root", "EROFS": "the file system is read-only: is this a container?",
-                   "ENOSPC": "free space on that file system (df -h %s)" % step.target, "EIO": "look at `systemctl status pve-cluster`"}
+        way_out = {
+            "EACCES": "run it as root; on Proxmox VE EACCES under /etc/pve also means: no quorum (pvecm status)",
+            "EPERM": "run it as root",
+            "EROFS": "the file system is read-only: is this a container?",
+            "ENOSPC": "free space on that file system (df -h %s)" % step.target,
+            "EIO": "look at `systemctl status pve-cluster`",
+        }
         hint = Hint(way_out.get(errname(e), ""), "host")
         text = "was not written: %s%s" % (what, " (%s)" % e.filename if e.filename else "")
     else:
@@ -116,8 +127,11 @@ def _do(host: Host, step: Step, knobs: Mapping[str, Knob], reverts: int = 0) -> 
     now = _now(host, step, knobs)
     if now != step.after:
         journal.end(host, number, "failed")
-        raise Refused("it did not stick: wrote %s, read back %s" % (_short(step.after), _short(now)), step.target,
-                      "the device or the kernel ignores this value; nothing else was changed")
+        raise Refused(
+            "it did not stick: wrote %s, read back %s" % (_short(step.after), _short(now)),
+            step.target,
+            "the device or the kernel ignores this value; nothing else was changed",
+        )
     journal.end(host, number, "done")
     return None
 
@@ -165,10 +179,17 @@ def recover(host: Host, knobs: Mapping[str, Knob]) -> List[Finding]:
             journal.end(host, entry.number, "dropped")
         else:
             journal.end(host, entry.number, "failed")
-            found.append(finding("HT906", WARN, entry.step.target,
-                                 "a run was cut short while it changed this, and it is now neither the old nor the new state",
-                                 have=_short(now), want=_short(entry.step.after),
-                                 hint=Hint(journal.restore_line(entry), "host", "puts the state before the change back", "apply")))
+            found.append(
+                finding(
+                    "HT906",
+                    WARN,
+                    entry.step.target,
+                    "a run was cut short while it changed this, and it is now neither the old nor the new state",
+                    have=_short(now),
+                    want=_short(entry.step.after),
+                    hint=Hint(journal.restore_line(entry), "host", "puts the state before the change back", "apply"),
+                )
+            )
     return found
 
 
@@ -177,7 +198,9 @@ def revertible(host: Host, to: int = 0) -> List[Entry]:
     return [e for e in reversed(journal.entries(host)) if e.state == "done" and e.number > to and not e.reverts]
 
 
-def revert(host: Host, knobs: Mapping[str, Knob], to: int = 0, dry_run: bool = False) -> Tuple[List[Step], List[Finding]]:
+def revert(
+    host: Host, knobs: Mapping[str, Knob], to: int = 0, dry_run: bool = False
+) -> Tuple[List[Step], List[Finding]]:
     """Take back every change after entry `to`, newest first, byte for byte. Returns the steps done and what was refused.
 
     A value that is no longer what hosttune wrote is somebody else's by now: refused, with the line that restores it.
@@ -223,3 +246,29 @@ def wants_of(names: Sequence[str], declared: Mapping[str, str], knobs: Mapping[s
         if problem:
             raise Refused(problem, "knob " + name)
     return wants
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What tune saw and did. `findings` are those after the change; `steps` those done (or, in a dry run, to do)."""
+
+    findings: List[Finding]
+    steps: List[Step]
+    changed: bool
+
+
+def tune(
+    host: Host, wants: Mapping[str, str], knobs: Mapping[str, Knob], by_id: Mapping[str, Knob], dry_run: bool
+) -> Tuned:
+    """Check, plan and (unless dry_run) apply the wanted knobs: what `hosttune apply` and the Ansible module both do."""
+    planned = [plan(knobs[name], host, want) for name, want in wants.items()]
+    steps = [step for _, more in planned for step in more]
+    if dry_run or not steps:
+        return Tuned([f for found, _ in planned for f in found], steps, bool(steps))
+    failed = apply(host, steps, by_id)
+    undone = {(f.id, f.subject) for f in failed}
+    after = [
+        f for name, want in wants.items() for f in check(knobs[name], host, want) if (f.id, f.subject) not in undone
+    ]
+    done = [s for s in steps if (s.knob, s.subject) not in undone]
+    return Tuned(failed + after, done, bool(done))

@@ -137,8 +137,14 @@ class Host:
         """Processes (pid, command name) that hold a character device open. number: "511:0" or "511:*". Root sees all."""
         raise NotImplementedError
 
-    def inquire(self, nodes: Sequence[str], calls: Sequence[str], uid: Optional[int] = None,
-                env: Optional[Mapping[str, str]] = None, timeout: float = 30) -> Inquiry:
+    def inquire(
+        self,
+        nodes: Sequence[str],
+        calls: Sequence[str],
+        uid: Optional[int] = None,
+        env: Optional[Mapping[str, str]] = None,
+        timeout: float = 30,
+    ) -> Inquiry:
         """Risky questions, in a child process: every node first, then the calls in their order (see child.py)."""
         raise NotImplementedError
 
@@ -217,7 +223,13 @@ def errno_of(name: str) -> int:
     return 0 if name == "ok" else int(getattr(errno, name))
 
 
-_TYPES = ((stat.S_ISCHR, "char"), (stat.S_ISBLK, "block"), (stat.S_ISREG, "file"), (stat.S_ISDIR, "dir"), (stat.S_ISLNK, "link"))
+_TYPES = (
+    (stat.S_ISCHR, "char"),
+    (stat.S_ISBLK, "block"),
+    (stat.S_ISREG, "file"),
+    (stat.S_ISDIR, "dir"),
+    (stat.S_ISLNK, "link"),
+)
 
 
 class LiveHost(Host):
@@ -237,8 +249,17 @@ class LiveHost(Host):
         st = os.lstat(path)
         kind = next((name for test, name in _TYPES if test(st.st_mode)), "other")
         rdev = "%d:%d" % (os.major(st.st_rdev), os.minor(st.st_rdev)) if kind in ("char", "block") else ""
-        return Stat(kind, rdev, "%04o" % stat.S_IMODE(st.st_mode), st.st_uid, st.st_gid, st.st_nlink, st.st_size,
-                    st.st_ctime, st.st_mtime)
+        return Stat(
+            kind,
+            rdev,
+            "%04o" % stat.S_IMODE(st.st_mode),
+            st.st_uid,
+            st.st_gid,
+            st.st_nlink,
+            st.st_size,
+            st.st_ctime,
+            st.st_mtime,
+        )
 
     def readlink(self, path: str) -> str:
         return os.readlink(path)
@@ -250,9 +271,13 @@ class LiveHost(Host):
     def run(self, argv: Sequence[str], timeout: float = 20, stdin: bytes = b"") -> Ran:
         env = dict(os.environ, LC_ALL="C.UTF-8", PATH=os.environ.get("PATH", "") + ":/usr/sbin:/sbin:/usr/bin:/bin")
         try:
-            done = subprocess.run(list(argv), input=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=timeout, env=env)
+            done = subprocess.run(
+                list(argv), input=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=timeout, env=env
+            )
         except (FileNotFoundError, PermissionError) as e:
-            return Ran(127 if isinstance(e, FileNotFoundError) else 126, "", "%s: %s" % (argv[0], os.strerror(e.errno or 0)))
+            return Ran(
+                127 if isinstance(e, FileNotFoundError) else 126, "", "%s: %s" % (argv[0], os.strerror(e.errno or 0))
+            )
         except subprocess.TimeoutExpired as e:
             return Ran(124, _text(e.stdout), _text(e.stderr), timeout)
         return Ran(done.returncode, _text(done.stdout), _text(done.stderr))
@@ -285,14 +310,24 @@ class LiveHost(Host):
                     st = os.stat("/proc/%s/fd/%s" % (pid, fd))
                 except OSError:
                     continue
-                if stat.S_ISCHR(st.st_mode) and os.major(st.st_rdev) == int(major) and minor in ("*", str(os.minor(st.st_rdev))):
+                if (
+                    stat.S_ISCHR(st.st_mode)
+                    and os.major(st.st_rdev) == int(major)
+                    and minor in ("*", str(os.minor(st.st_rdev)))
+                ):
                     with contextlib.suppress(OSError):
                         found.append((int(pid), self.read("/proc/%s/comm" % pid).strip()))
                     break
         return sorted(found)
 
-    def inquire(self, nodes: Sequence[str], calls: Sequence[str], uid: Optional[int] = None,
-                env: Optional[Mapping[str, str]] = None, timeout: float = 30) -> Inquiry:
+    def inquire(
+        self,
+        nodes: Sequence[str],
+        calls: Sequence[str],
+        uid: Optional[int] = None,
+        env: Optional[Mapping[str, str]] = None,
+        timeout: float = 30,
+    ) -> Inquiry:
         from .child import inquire
 
         return inquire(nodes, calls, uid, env, timeout)
@@ -313,8 +348,11 @@ class LiveHost(Host):
                     break
                 except BlockingIOError:
                     if time.monotonic() > limit:
-                        raise Refused("another process holds the lock (waited %g s)" % timeout, path,
-                                      "wait for it to end, then run this again; `fuser -v %s` names it" % path) from None
+                        raise Refused(
+                            "another process holds the lock (waited %g s)" % timeout,
+                            path,
+                            "wait for it to end, then run this again; `fuser -v %s` names it" % path,
+                        ) from None
                     time.sleep(0.05)
             self._log("lock", path)
             yield
@@ -340,7 +378,7 @@ class LiveHost(Host):
             try:
                 view = memoryview(data)
                 while view:
-                    view = view[os.write(fd, view):]
+                    view = view[os.write(fd, view) :]
                 now = os.fstat(fd)
                 if was and (now.st_uid, now.st_gid) != (was.st_uid, was.st_gid):
                     os.fchown(fd, was.st_uid, was.st_gid)

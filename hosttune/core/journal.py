@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import shlex
 from dataclasses import asdict, dataclass
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List
 
 from .host import Host, digest, read_or_none
 from .model import Refused, Step
@@ -41,13 +41,17 @@ def entries(host: Host) -> List[Entry]:
         except ValueError:
             if number == len(lines):
                 continue
-            raise Refused("this line is not JSON", "%s:%d" % (JOURNAL, number), "move the file away to start a new journal") from None
+            raise Refused(
+                "this line is not JSON", "%s:%d" % (JOURNAL, number), "move the file away to start a new journal"
+            ) from None
         if row["event"] == "intent":
             found[row["entry"]] = dict(row, state="intent")
         elif row["entry"] in found:
             found[row["entry"]].update(state=row["event"], at=row["at"])
-    return [Entry(row["entry"], _step(row["step"]), row["state"], row["at"], row.get("backup", ""),
-                  row.get("reverts", 0)) for row in found.values()]
+    return [
+        Entry(row["entry"], _step(row["step"]), row["state"], row["at"], row.get("backup", ""), row.get("reverts", 0))
+        for row in found.values()
+    ]
 
 
 def _step(row: Dict[str, Any]) -> Step:

@@ -184,7 +184,7 @@ def as_dict(value: Any) -> Any:
 
 def counts(findings: Tuple[Finding, ...]) -> Dict[str, int]:
     """How many findings of each status, and how many are ignored (those count nowhere else)."""
-    out = {status: 0 for status in STATUSES}
+    out = dict.fromkeys(STATUSES, 0)
     out["ignored"] = 0
     for f in findings:
         out["ignored" if f.ignored else f.status] += 1

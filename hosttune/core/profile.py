@@ -90,47 +90,102 @@ class Listed:
 _GPUS = r"all|numa:\d+|\d+(,\d+)*"
 _MACHINE = r"host|ct:[A-Za-z0-9][A-Za-z0-9._-]*"
 
-SPEC = Record("what hosttune keeps on this machine", {
-    "mode": Text("plan shows what would be done and changes nothing; apply is the owner's word", "plan", ("plan", "apply")),
-    "knobs": Texts("`profile` names a set of wants (%s); each other key is a knob and what it shall be"
-                   % ", ".join(sorted(KNOB_PROFILES))),
-    "containers": Named("LXC containers of this host, by vmid or name", Record("one container", {
-        "gpus": Text("which GPUs it gets", "all", pattern=_GPUS, says='all, "0,1" (minors) or "numa:0"'),
-        "gpu": Text("required: it shall not start without its GPU", "required", ("required", "optional")),
-        "form": Text("how the config passes devices in; keep heals what is there", "keep", ("keep", "dev", "path", "number")),
-        "restart": Text("never says what a restart would destroy; idle restarts when nothing would be lost", "never",
-                        ("never", "idle", "always")),
-        "caps": Flag("pass /dev/nvidia-caps in (MIG, some monitoring)"),
-    }), r"[A-Za-z0-9][A-Za-z0-9._-]*", "a vmid such as 200, or a container name"),
-    "models": Named("models to stage into memory", Record("one model", {
-        "source": Text("hf:REPO@REVISION, a directory, or ssh:HOST:DIRECTORY", pattern=r"hf:[^@\s]+@\S+|/\S.*|ssh:.+:/.+",
-                       says="hf:REPO@REVISION, /a/directory or ssh:HOST:/a/directory"),
-        "placement": Text("how its pages lie over the NUMA nodes", "interleave", pattern=r"interleave|node:\d+|per-node",
-                          says="interleave, node:N or per-node"),
-    }, ("source",))),
-    "engines": Named("inference engines, each a systemd unit", Record("one engine", {
-        "in": Text("where it runs", "host", pattern=_MACHINE, says="host or ct:200"),
-        "engine": Text("which one", choices=("sglang", "vllm", "llama.cpp")),
-        "venv": Text("its virtual environment", "", pattern=r"(/.+)?", says="an absolute path"),
-        "model": Text("a name from models"),
-        "tp": Number("tensor parallel size", 1, 64, 1),
-        "gpus": Text("which GPUs it uses", "all", pattern=_GPUS, says='all, "0,1" (minors) or "numa:0"'),
-        "port": Number("the port it serves on", 1, 65535),
-        "user": Text("the user it runs as", "root"),
-        "nccl": Text("a named set of NCCL variables", ""),
-        "args": Texts("more arguments of the engine"),
-    }, ("engine", "model", "port"))),
-    "bench": Record("the benchmark that site.yml ends with", {
-        "plan": Text("a plan's name or file", "smoke"),
-        "when": Text("site: after site.yml; never: only by --tags benchmark", "never", ("site", "never")),
-    }),
-    "ignore": Listed("findings that are known and accepted", Record("one", {
-        "id": Text("the finding", pattern=r"HT\d{3}", says="an id such as HT209"),
-        "subject": Text("only for this subject", ""),
-        "reason": Text("why it is accepted"),
-        "until": Text("the day it runs out", "", pattern=r"(\d{4}-\d{2}-\d{2})?", says="a date such as 2027-03-01"),
-    }, ("id", "reason"))),
-})
+SPEC = Record(
+    "what hosttune keeps on this machine",
+    {
+        "mode": Text(
+            "plan shows what would be done and changes nothing; apply is the owner's word", "plan", ("plan", "apply")
+        ),
+        "knobs": Texts(
+            "`profile` names a set of wants (%s); each other key is a knob and what it shall be"
+            % ", ".join(sorted(KNOB_PROFILES))
+        ),
+        "containers": Named(
+            "LXC containers of this host, by vmid or name",
+            Record(
+                "one container",
+                {
+                    "gpus": Text("which GPUs it gets", "all", pattern=_GPUS, says='all, "0,1" (minors) or "numa:0"'),
+                    "gpu": Text("required: it shall not start without its GPU", "required", ("required", "optional")),
+                    "form": Text(
+                        "how the config passes devices in; keep heals what is there",
+                        "keep",
+                        ("keep", "dev", "path", "number"),
+                    ),
+                    "restart": Text(
+                        "never says what a restart would destroy; idle restarts when nothing would be lost",
+                        "never",
+                        ("never", "idle", "always"),
+                    ),
+                    "caps": Flag("pass /dev/nvidia-caps in (MIG, some monitoring)"),
+                },
+            ),
+            r"[A-Za-z0-9][A-Za-z0-9._-]*",
+            "a vmid such as 200, or a container name",
+        ),
+        "models": Named(
+            "models to stage into memory",
+            Record(
+                "one model",
+                {
+                    "source": Text(
+                        "hf:REPO@REVISION, a directory, or ssh:HOST:DIRECTORY",
+                        pattern=r"hf:[^@\s]+@\S+|/\S.*|ssh:.+:/.+",
+                        says="hf:REPO@REVISION, /a/directory or ssh:HOST:/a/directory",
+                    ),
+                    "placement": Text(
+                        "how its pages lie over the NUMA nodes",
+                        "interleave",
+                        pattern=r"interleave|node:\d+|per-node",
+                        says="interleave, node:N or per-node",
+                    ),
+                },
+                ("source",),
+            ),
+        ),
+        "engines": Named(
+            "inference engines, each a systemd unit",
+            Record(
+                "one engine",
+                {
+                    "in": Text("where it runs", "host", pattern=_MACHINE, says="host or ct:200"),
+                    "engine": Text("which one", choices=("sglang", "vllm", "llama.cpp")),
+                    "venv": Text("its virtual environment", "", pattern=r"(/.+)?", says="an absolute path"),
+                    "model": Text("a name from models"),
+                    "tp": Number("tensor parallel size", 1, 64, 1),
+                    "gpus": Text("which GPUs it uses", "all", pattern=_GPUS, says='all, "0,1" (minors) or "numa:0"'),
+                    "port": Number("the port it serves on", 1, 65535),
+                    "user": Text("the user it runs as", "root"),
+                    "nccl": Text("a named set of NCCL variables", ""),
+                    "args": Texts("more arguments of the engine"),
+                },
+                ("engine", "model", "port"),
+            ),
+        ),
+        "bench": Record(
+            "the benchmark that site.yml ends with",
+            {
+                "plan": Text("a plan's name or file", "smoke"),
+                "when": Text("site: after site.yml; never: only by --tags benchmark", "never", ("site", "never")),
+            },
+        ),
+        "ignore": Listed(
+            "findings that are known and accepted",
+            Record(
+                "one",
+                {
+                    "id": Text("the finding", pattern=r"HT\d{3}", says="an id such as HT209"),
+                    "subject": Text("only for this subject", ""),
+                    "reason": Text("why it is accepted"),
+                    "until": Text(
+                        "the day it runs out", "", pattern=r"(\d{4}-\d{2}-\d{2})?", says="a date such as 2027-03-01"
+                    ),
+                },
+                ("id", "reason"),
+            ),
+        ),
+    },
+)
 
 
 @dataclass(frozen=True)
@@ -176,16 +231,27 @@ def validate(data: Any, where: str = "hosttune", knobs: Tuple[str, ...] = ()) ->
     wants = dict(plain.get("knobs", {}))
     named = wants.pop("profile", None)
     if named is not None and named not in KNOB_PROFILES:
-        raise Refused("no such profile: %s (known: %s)" % (named, ", ".join(sorted(KNOB_PROFILES))), where + ".knobs.profile",
-                      _near(named, KNOB_PROFILES))
+        raise Refused(
+            "no such profile: %s (known: %s)" % (named, ", ".join(sorted(KNOB_PROFILES))),
+            where + ".knobs.profile",
+            _near(named, KNOB_PROFILES),
+        )
     for name in wants:
         if knobs and name not in knobs:
-            raise Refused("no such knob: %s (known: %s)" % (name, ", ".join(sorted(knobs))), "%s.knobs.%s" % (where, name),
-                          _near(name, knobs))
-    return Profile(plain["mode"], dict(KNOB_PROFILES.get(named or "", {}), **wants),
-                   {name: Container(**c) for name, c in plain.get("containers", {}).items()},
-                   plain.get("models", {}), plain.get("engines", {}), plain.get("bench", {}),
-                   tuple(Ignore(**i) for i in plain.get("ignore", ())))
+            raise Refused(
+                "no such knob: %s (known: %s)" % (name, ", ".join(sorted(knobs))),
+                "%s.knobs.%s" % (where, name),
+                _near(name, knobs),
+            )
+    return Profile(
+        plain["mode"],
+        dict(KNOB_PROFILES.get(named or "", {}), **wants),
+        {name: Container(**c) for name, c in plain.get("containers", {}).items()},
+        plain.get("models", {}),
+        plain.get("engines", {}),
+        plain.get("bench", {}),
+        tuple(Ignore(**i) for i in plain.get("ignore", ())),
+    )
 
 
 def _near(word: str, known: Any) -> str:
@@ -200,7 +266,14 @@ def _map(data: Any, where: str) -> Dict[str, Any]:
 
 
 def _seen(data: Any) -> str:
-    words = {bool: "true or false", int: "a number", float: "a number", str: "a text", list: "a list", type(None): "nothing"}
+    words = {
+        bool: "true or false",
+        int: "a number",
+        float: "a number",
+        str: "a text",
+        list: "a list",
+        type(None): "nothing",
+    }
     return "%s (%.40s)" % (next((w for t, w in words.items() if isinstance(data, t)), "a map"), data)
 
 
@@ -208,7 +281,9 @@ def _record(spec: Record, data: Any, where: str) -> Dict[str, Any]:
     given = _map({} if data is None else data, where)
     for key in given:
         if key not in spec.keys:
-            raise Refused("no such key (known: %s)" % ", ".join(sorted(spec.keys)), "%s.%s" % (where, key), _near(key, spec.keys))
+            raise Refused(
+                "no such key (known: %s)" % ", ".join(sorted(spec.keys)), "%s.%s" % (where, key), _near(key, spec.keys)
+            )
     for key in spec.required:
         if given.get(key) is None:
             raise Refused("the key is missing: %s" % spec.keys[key].doc, "%s.%s" % (where, key))
@@ -233,24 +308,33 @@ def _value(spec: Any, data: Any, where: str) -> Any:
             raise Refused("%s stands here, a list is wanted" % _seen(data), where)
         return [_record(spec.each, row, "%s[%d]" % (where, n)) for n, row in enumerate(data)]
     if isinstance(spec, Texts):
-        return {name: _text(Text(spec.doc), value, "%s.%s" % (where, name)) for name, value in _map(data or {}, where).items()}
+        return {
+            name: _text(Text(spec.doc), value, "%s.%s" % (where, name))
+            for name, value in _map(data or {}, where).items()
+        }
     if isinstance(spec, Flag):
         if not isinstance(data, bool):
             raise Refused("%s stands here, true or false is wanted" % _seen(data), where)
         return data
     if isinstance(spec, Number):
         if isinstance(data, bool) or not isinstance(data, int) or not spec.low <= data <= spec.high:
-            raise Refused("%s stands here, a whole number from %d to %d is wanted" % (_seen(data), spec.low, spec.high), where)
+            raise Refused(
+                "%s stands here, a whole number from %d to %d is wanted" % (_seen(data), spec.low, spec.high), where
+            )
         return data
     return _text(spec, data, where)
 
 
 def _text(spec: Text, data: Any, where: str) -> str:
     if not isinstance(data, str):
-        quoted = '; write it in quotes: "%s"' % data if isinstance(data, (int, float)) and not isinstance(data, bool) else ""
+        quoted = (
+            '; write it in quotes: "%s"' % data if isinstance(data, (int, float)) and not isinstance(data, bool) else ""
+        )
         raise Refused("%s stands here, a text is wanted%s" % (_seen(data), quoted), where)
     if spec.choices and data not in spec.choices:
-        raise Refused("%s is none of %s" % (data or "an empty text", ", ".join(spec.choices)), where, _near(data, spec.choices))
+        raise Refused(
+            "%s is none of %s" % (data or "an empty text", ", ".join(spec.choices)), where, _near(data, spec.choices)
+        )
     if spec.pattern and not re.fullmatch(spec.pattern, data):
         raise Refused("%s is not %s" % (data or "an empty text", spec.says), where)
     return data
@@ -264,7 +348,9 @@ def schema(spec: Any = SPEC) -> Dict[str, Any]:
         if spec.required:
             out["required"] = list(spec.required)
     elif isinstance(spec, Named):
-        out.update(type="object", additionalProperties=schema(spec.each), propertyNames={"pattern": "^(%s)$" % spec.pattern})
+        out.update(
+            type="object", additionalProperties=schema(spec.each), propertyNames={"pattern": "^(%s)$" % spec.pattern}
+        )
     elif isinstance(spec, Listed):
         out.update(type="array", items=schema(spec.each))
     elif isinstance(spec, Texts):

@@ -52,7 +52,9 @@ def load(recording: Mapping[str, Any], base: Callable[[str], Mapping[str, Any]])
     schema or a shape that cannot be a recording, naming the key.
     """
     if not isinstance(recording, Mapping) or recording.get("schema") != SCHEMA:
-        raise Refused('not a recording: "schema" must be "%s"' % SCHEMA, way_out="hosttune doctor --record FILE makes one")
+        raise Refused(
+            'not a recording: "schema" must be "%s"' % SCHEMA, way_out="hosttune doctor --record FILE makes one"
+        )
     machines = recording.get("machines")
     if not isinstance(machines, Mapping) or not machines:
         raise Refused('a recording needs "machines": {"host": {...}}')
@@ -136,8 +138,12 @@ class ReplayHost(Host):
 
     def who(self) -> Who:
         caps = self.view.get("caps", 0)
-        return Who(int(self.view.get("uid", 0)), int(self.view.get("gid", 0)),
-                   int(caps, 16) if isinstance(caps, str) else int(caps), dict(self.view.get("env", {})))
+        return Who(
+            int(self.view.get("uid", 0)),
+            int(self.view.get("gid", 0)),
+            int(caps, 16) if isinstance(caps, str) else int(caps),
+            dict(self.view.get("env", {})),
+        )
 
     def uname(self) -> Tuple[str, str, str]:
         text = str(self.view.get("uname", "replay unknown x86_64")).split()
@@ -149,8 +155,14 @@ class ReplayHost(Host):
             raise self._miss("holders " + number)
         return [(int(pid), str(comm)) for pid, comm in answers[number]]
 
-    def inquire(self, nodes: Sequence[str], calls: Sequence[str], uid: Optional[int] = None,
-                env: Optional[Mapping[str, str]] = None, timeout: float = 30) -> Inquiry:
+    def inquire(
+        self,
+        nodes: Sequence[str],
+        calls: Sequence[str],
+        uid: Optional[int] = None,
+        env: Optional[Mapping[str, str]] = None,
+        timeout: float = 30,
+    ) -> Inquiry:
         view = self.view if uid is None else merge(self.view, self.views.get("uid:%d" % uid, {}))
         known_nodes, known_calls = view.get("nodes", {}), view.get("calls", {})
         for path in nodes:
@@ -159,9 +171,12 @@ class ReplayHost(Host):
         for call in calls:
             if call not in known_calls:
                 self._miss("calls " + call)
-        return Inquiry({p: known_nodes[p] for p in nodes if p in known_nodes},
-                       {c: known_calls[c] for c in calls if c in known_calls},
-                       bool(view.get("protected", True)), str(view.get("stuck", "")))
+        return Inquiry(
+            {p: known_nodes[p] for p in nodes if p in known_nodes},
+            {c: known_calls[c] for c in calls if c in known_calls},
+            bool(view.get("protected", True)),
+            str(view.get("stuck", "")),
+        )
 
     # ---- effects, on the copy in memory
     @contextlib.contextmanager
@@ -275,12 +290,19 @@ class RecordingHost(Host):
         return self.inner.uname()
 
     def holders(self, number: str) -> List[Tuple[int, str]]:
-        held: List[Tuple[int, str]] = self._keep("holders", number, lambda: self.inner.holders(number),
-                                                 lambda found: [list(h) for h in found])
+        held: List[Tuple[int, str]] = self._keep(
+            "holders", number, lambda: self.inner.holders(number), lambda found: [list(h) for h in found]
+        )
         return held
 
-    def inquire(self, nodes: Sequence[str], calls: Sequence[str], uid: Optional[int] = None,
-                env: Optional[Mapping[str, str]] = None, timeout: float = 30) -> Inquiry:
+    def inquire(
+        self,
+        nodes: Sequence[str],
+        calls: Sequence[str],
+        uid: Optional[int] = None,
+        env: Optional[Mapping[str, str]] = None,
+        timeout: float = 30,
+    ) -> Inquiry:
         got = self.inner.inquire(nodes, calls, uid, env, timeout)
         into = self.view if uid is None else self.view.setdefault("views", {}).setdefault("uid:%d" % uid, {})
         for path, node in got.nodes.items():

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How every reporting command prints, and the exit code it ends with."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import click
+
+from .. import __version__
+from ..core.ignore import apply_ignores
+from ..core.model import Report, exit_code
+from ..core.profile import Profile
+
+
+@dataclass(frozen=True)
+class Output:
+    """What the shared options say. started: seconds since the epoch."""
+
+    format: str
+    verbose: bool
+    strict: bool
+    colour: str
+    ascii: bool
+    started: float
+
+    def emit(self, report: Report, profile: Profile | None = None) -> int:
+        """Print the report on stdout and return the exit code, computed here and nowhere else."""
+        findings = report.findings
+        if profile and profile.ignore:
+            findings = tuple(apply_ignores(findings, profile.ignore, self.started))
+        report = replace(
+            report, findings=findings, version=__version__, duration_ms=int((time.time() - self.started) * 1000)
+        )
+        click.echo(self._text(report), nl=False, color=self._coloured())
+        return exit_code(report, self.strict)
+
+    def _text(self, report: Report) -> str:
+        if self.format == "json":
+            from ..render import as_json
+
+            return as_json.render(report, self.started, self.strict)
+        if self.format == "junit":
+            from ..render import junit
+
+            return junit.render(report)
+        from ..render import text
+
+        return text.render(report, self._coloured(), self.ascii or not _utf8(), self.verbose)
+
+    def _coloured(self) -> bool:
+        if self.format != "text":
+            return False
+        if self.colour != "auto":
+            return self.colour == "always"
+        if os.environ.get("NO_COLOR"):
+            return False
+        return bool(os.environ.get("FORCE_COLOR")) or sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def _utf8() -> bool:
+    return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+
+
+def reporting(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds -o, -v, --strict, --color and --ascii; the function gets them as `output`."""
+
+    @click.option(
+        "-o", "--output", "format_", type=click.Choice(["text", "json", "junit"]), default="text", help="How to print."
+    )
+    @click.option("-v", "--verbose", is_flag=True, help="Show what is well and what does not apply, too.")
+    @click.option("--strict", is_flag=True, help="A warning also makes the exit code 1.")
+    @click.option("--color", type=click.Choice(["auto", "always", "never"]), default="auto")
+    @click.option("--ascii", "ascii_", is_flag=True, help="No character beyond ASCII.")
+    @functools.wraps(command)
+    def with_output(
+        *args: Any, format_: str, verbose: bool, strict: bool, color: str, ascii_: bool, **kwargs: Any
+    ) -> Any:
+        return command(*args, output=Output(format_, verbose, strict, color, ascii_, time.time()), **kwargs)
+
+    return with_output

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the command line finds what is wanted: --profile FILE, else /etc/hosttune/profile.json, else nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..core.knobs import KNOBS
+from ..core.model import Refused
+from ..core.profile import PATH, Profile, validate
+
+
+def profile_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds --profile FILE."""
+    return click.option(
+        "--profile",
+        "profile_path",
+        type=click.Path(dir_okay=False),
+        metavar="FILE",
+        help="What is wanted, JSON or YAML. Default: %s if there is one." % PATH,
+    )(command)
+
+
+def load(path: str | None) -> Profile:
+    """The validated profile. Refused with file and place; a default of no wants when there is no file and none was named."""
+    try:
+        text = Path(path or PATH).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        if path:
+            raise Refused("there is no such file", path)
+        return Profile()
+    except OSError as e:
+        raise Refused(e.strerror or str(e), path or PATH, "run it as root, or name another with --profile")
+    except UnicodeDecodeError:
+        raise Refused("it is not UTF-8 text", path or PATH)
+    data = _parse(text, path or PATH)
+    if isinstance(data, dict) and set(data) == {"hosttune"}:
+        data = data["hosttune"]
+    return validate(data, path or PATH, tuple(KNOBS))
+
+
+def _parse(text: str, path: str) -> Any:
+    if path.endswith((".yml", ".yaml")):
+        import yaml
+
+        try:
+            return yaml.safe_load(text)
+        except yaml.MarkedYAMLError as e:
+            line = e.problem_mark.line + 1 if e.problem_mark else 1
+            raise Refused("this is not YAML: %s" % e.problem, "%s:%d" % (path, line))
+    try:
+        return json.loads(text)
+    except ValueError as e:
+        raise Refused("this is not JSON: %s" % getattr(e, "msg", e), "%s:%d" % (path, getattr(e, "lineno", 1)))

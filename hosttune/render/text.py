@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A Report for a person: the cause first, then what else is wrong, then one line for all that is well.
+
+A line is: mark, id, subject, what was seen and wanted. Below it the evidence, then one command that can be pasted, where
+to run it and what it costs. Meaning never rests on colour alone.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator
+
+import click
+
+from ..core.model import ERROR, FAIL, OK, SKIP, WARN, Action, Finding, Report, Step, counts, first_cause
+
+_MARKS = {OK: "✓", WARN: "!", FAIL: "✗", SKIP: "–", ERROR: "?"}
+_ASCII = {OK: "ok", WARN: "!!", FAIL: "XX", SKIP: "--", ERROR: "??"}
+_COLOURS = {OK: "green", WARN: "yellow", FAIL: "red", SKIP: "bright_black", ERROR: "magenta"}
+_ORDER = {FAIL: 0, ERROR: 1, WARN: 2, SKIP: 3, OK: 4}
+
+Style = Callable[..., str]
+
+
+def _plain(text: str, **_: object) -> str:
+    return text
+
+
+def render(report: Report, colour: bool = False, ascii_only: bool = False, verbose: bool = False) -> str:
+    """The whole report, ending in a line feed. verbose: also what is well and what does not apply."""
+    style: Style = click.style if colour else _plain
+    marks = _ASCII if ascii_only else _MARKS
+    lines = list(_lines(report, style, marks, verbose))
+    text = "\n".join(lines) + "\n"
+    return text.replace("–", "-").replace("·", "-").replace("→", "->") if ascii_only else text
+
+
+def _lines(report: Report, style: Style, marks: dict[str, str], verbose: bool) -> Iterator[str]:
+    cause = first_cause(report.findings)
+    shown = sorted((f for f in report.findings if f is not cause), key=lambda f: _ORDER[f.status])
+    if cause:
+        yield from _finding(cause, style, marks)
+    for f in shown:
+        if f.ignored:
+            if verbose:
+                yield style("%s %s  %s: ignored: %s" % (marks[SKIP], f.id, _subject(f), f.ignored), fg="bright_black")
+        elif f.status in (FAIL, ERROR, WARN) or verbose:
+            yield from _finding(f, style, marks)
+    yield from _steps(report, style)
+    for action in report.actions:
+        yield from _action(action, style)
+    yield _last_line(report, cause, style)
+
+
+def _subject(f: Finding) -> str:
+    return (
+        f.subject if f.machine in ("", "host") or f.subject.startswith(f.machine) else "%s %s" % (f.machine, f.subject)
+    )
+
+
+def _finding(f: Finding, style: Style, marks: dict[str, str]) -> Iterator[str]:
+    word = style("%s %s" % (marks[f.status], f.id), fg=_COLOURS[f.status], bold=f.status == FAIL)
+    because = " (because of %s)" % ", ".join(f.because) if f.because else ""
+    yield "%s  %s: %s%s" % (word, _subject(f), f.summary, because)
+    for n, line in enumerate(f.evidence):
+        yield "     %s %s" % ("%-7s" % (f.proof + ":") if n == 0 and f.proof else " " * 7, line)
+    if f.hint.command:
+        where = " (%s)" % f.hint.where if f.hint.where else ""
+        first, *more = f.hint.command.splitlines()
+        yield "     fix%s:  %s" % (where, style(first, bold=True))
+        for line in more:
+            yield "          %s" % line
+    if f.hint.costs and f.hint.command:
+        yield "     costs:  %s" % f.hint.costs
+    if f.decide:
+        yield "     to be sure:  %s" % f.decide
+
+
+def _steps(report: Report, style: Style) -> Iterator[str]:
+    if not report.steps:
+        return
+    yield style(
+        {"plan": "would change:", "apply": "changed:", "revert": "put back:"}.get(report.mode, "changed:"), bold=True
+    )
+    for step in report.steps:
+        yield from diff(step, style)
+
+
+def diff(step: Step, style: Style = _plain) -> Iterator[str]:
+    """A step as the lines of a unified diff, or as one line for a value."""
+    if step.effect != "replace":
+        command = "  (%s)" % " ".join(step.argv) if step.argv else ""
+        yield "  %s: %s → %s%s" % (step.target, step.before, step.after, command)
+        return
+    before, after = (step.before or "").splitlines(), (step.after or "").splitlines()
+    names = (
+        step.target if step.before is not None else "/dev/null",
+        step.target if step.after is not None else "/dev/null",
+    )
+    for line in difflib.unified_diff(before, after, *names, lineterm=""):
+        clean = line.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        yield "  " + style(clean, fg={"+": "green", "-": "red"}.get(line[0]))
+
+
+def _action(action: Action, style: Style) -> Iterator[str]:
+    yield "  %s: %s" % (action.subject, style(" ".join(action.argv), bold=True))
+    yield "     why:    %s" % action.why
+    for loss in action.destroys:
+        yield "     %s %s" % (style("loses: ", fg="red", bold=True), loss)
+    if action.costs:
+        yield "     costs:  %s" % action.costs
+
+
+def _last_line(report: Report, cause: Finding | None, style: Style) -> str:
+    n = counts(report.findings)
+    words = (
+        (OK, "ok"),
+        (WARN, "to look at"),
+        (FAIL, "failed"),
+        (ERROR, "could not tell"),
+        (SKIP, "skipped"),
+        ("ignored", "ignored"),
+    )
+    parts = ["%d %s" % (n[key], word) for key, word in words if n[key]] or ["nothing to judge"]
+    tail = "   first cause: %s" % style(cause.id, bold=True) if cause else ""
+    hidden = "" if not (n[OK] or n[SKIP]) else "   (-v shows all)"
+    return " · ".join(parts) + (tail or hidden)
