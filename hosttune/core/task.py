@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an Ansible task of hosttune returns: the same for each module, made from plain nouns, without Ansible."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, Optional, Sequence
+
+from .host import Host
+from .model import ERROR, FAIL, Action, Finding, Step, as_dict
+
+CHANGES = ("poke", "replace", "remove", "run")
+"""Effects that change the machine. Locks and hosttune's own journal do not."""
+
+
+def profile_data(profile: Optional[Mapping[str, Any]], **shorthand: Any) -> Dict[str, Any]:
+    """The profile's plain data with a task's own options over it: maps key by key, lists added, the rest replaced."""
+    data: Dict[str, Any] = dict(profile or {})
+    for key, value in shorthand.items():
+        old = data.get(key)
+        if isinstance(value, Mapping) and isinstance(old, Mapping):
+            data[key] = dict(old, **value)
+        elif isinstance(value, list) and isinstance(old, list):
+            data[key] = old + value
+        elif value is not None:
+            data[key] = value
+    return data
+
+
+def trouble(findings: Sequence[Finding]) -> List[Finding]:
+    """What makes a machine not be as wanted: failures and what could not be told, unless it is ignored."""
+    return [f for f in findings if f.status in (FAIL, ERROR) and not f.ignored]
+
+
+def lines(findings: Sequence[Finding], steps: Sequence[Step] = (), actions: Sequence[Action] = (),
+          dry: bool = True) -> List[str]:
+    """For a person who reads Ansible's output: what is wrong, and what was done or would be. [] when all is well."""
+    told = ["%s %s: %s" % (f.id, f.subject, f.summary) for f in trouble(findings)]
+    would = "would " if dry else ""
+    told += ["%schange %s: %s" % (would, s.target, _change(s)) for s in steps]
+    told += ["%srun on %s: %s" % (would, a.subject, " ".join(a.argv)) for a in actions]
+    return told
+
+
+def _change(step: Step) -> str:
+    if step.effect != "replace":
+        return "%s -> %s" % (step.before, step.after)
+    return "written" if step.before is None else "removed" if step.after is None else "edited"
+
+
+def result(host: Host, findings: Sequence[Finding], steps: Sequence[Step] = (), actions: Sequence[Action] = (), *,
+           mode: str, check_mode: bool) -> Dict[str, Any]:
+    """The task's return values. `changed` is what Ansible means by it: done, or in check mode would be done.
+
+    Under mode plan nothing is done and nothing has changed; what apply would do stands in steps, actions and lines.
+    """
+    dry = check_mode or mode == "plan"
+    if dry:
+        changed = check_mode and mode == "apply" and bool(steps or actions)
+    else:
+        changed = any(e["effect"] in CHANGES for e in host.effects)
+    wrong = trouble(findings)
+    out: Dict[str, Any] = {
+        "changed": changed, "ok": not wrong, "mode": mode, "findings": as_dict(list(findings)),
+        "steps": as_dict(list(steps)), "actions": as_dict(list(actions)), "effects": as_dict(host.effects),
+        "diff": [s.as_diff() for s in steps], "lines": lines(findings, steps, actions, dry),
+    }
+    if wrong and not dry:
+        out["failed"] = True
+        out["msg"] = "%d not as wanted. %s" % (len(wrong), _first(wrong[0]))
+    return out
+
+
+def _first(f: Finding) -> str:
+    fix = "  fix: " + f.hint.command if f.hint.command else ""
+    return "%s %s: %s%s" % (f.id, f.subject, f.summary, fix)
