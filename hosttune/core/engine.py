@@ -207,7 +207,7 @@ def revert(
     """
     steps: List[Step] = []
     found: List[Finding] = []
-    if not revertible(host, to):
+    if not revertible(host, to) and not any(e.state == "intent" for e in journal.entries(host)):
         return steps, found
     if dry_run:
         return [_undo(e.step) for e in revertible(host, to)], found

@@ -239,8 +239,18 @@ class LiveHost(Host):
         self.effects = []
 
     def read_bytes(self, path: str, limit: int = 4 << 20) -> bytes:
-        with open(path, "rb") as f:
-            return f.read(limit)
+        # In pieces: one read of 4 MiB from a /proc/sys file is ENOMEM (fs/proc/proc_sysctl.c allocates the whole count).
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            data = b""
+            while len(data) < limit:
+                piece = os.read(fd, min(65536, limit - len(data)))
+                if not piece:
+                    break
+                data += piece
+            return data
+        finally:
+            os.close(fd)
 
     def list(self, path: str) -> List[str]:
         return sorted(os.listdir(path))

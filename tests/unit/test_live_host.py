@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The door on real files: what is atomic, what is refused, what is written down."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hosttune.core.host import LiveHost, digest
+from hosttune.core.model import Refused
+
+
+@pytest.mark.parametrize("path", ["/proc/sys/kernel/ostype", "/proc/devices", "/proc/self/status", "/proc/cmdline"])
+def test_kernel_files_can_be_read(path: str) -> None:
+    assert LiveHost().read(path)
+
+
+def test_a_missing_file_keeps_its_errno() -> None:
+    with pytest.raises(OSError) as e:
+        LiveHost().read("/nonexistent/x")
+    assert e.value.errno == errno.ENOENT
+
+
+def test_replace_keeps_mode_and_owner(tmp_path: Path) -> None:
+    file = tmp_path / "a.conf"
+    file.write_bytes(b"old\xff")
+    file.chmod(0o640)
+    if os.geteuid() == 0:
+        os.chown(file, 12, 34)
+    before = file.stat()
+    LiveHost().replace(str(file), b"new\xfe", digest(b"old\xff"))
+    after = file.stat()
+    assert file.read_bytes() == b"new\xfe"
+    assert (after.st_mode, after.st_uid, after.st_gid) == (before.st_mode, before.st_uid, before.st_gid)
+    assert after.st_ino != before.st_ino, "replaced by rename, never written in place"
+    assert os.listdir(tmp_path) == ["a.conf"]
+
+
+def test_replace_refuses_a_file_that_changed_in_between(tmp_path: Path) -> None:
+    file, host = tmp_path / "a.conf", LiveHost()
+    file.write_bytes(b"somebody else's")
+    with pytest.raises(Refused, match="changed since it was read"):
+        host.replace(str(file), b"ours", digest(b"what we had read"))
+    assert file.read_bytes() == b"somebody else's"
+    assert host.effects == []
+
+
+def test_replace_refuses_a_file_that_appeared(tmp_path: Path) -> None:
+    file = tmp_path / "a.conf"
+    file.write_bytes(b"x")
+    with pytest.raises(Refused):
+        LiveHost().replace(str(file), b"ours", None)
+    assert file.read_bytes() == b"x"
+
+
+def test_replace_takes_over_the_leftover_of_a_killed_run(tmp_path: Path) -> None:
+    (tmp_path / "a.conf.hosttune.tmp").write_bytes(b"half")
+    LiveHost().replace(str(tmp_path / "a.conf"), b"whole", None)
+    assert sorted(os.listdir(tmp_path)) == ["a.conf"]
+    assert stat.S_IMODE((tmp_path / "a.conf").stat().st_mode) == 0o644
+
+
+def test_replace_through_a_link_writes_where_it_points(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "a.conf").write_bytes(b"old")
+    (tmp_path / "link").symlink_to("real")
+    LiveHost().replace(str(tmp_path / "link" / "a.conf"), b"new", digest(b"old"))
+    assert (tmp_path / "real" / "a.conf").read_bytes() == b"new"
+
+
+def test_append_is_whole_lines_of_a_private_file(tmp_path: Path) -> None:
+    journal = tmp_path / "state" / "journal.jsonl"
+    host = LiveHost()
+    host.append(str(journal), b"one\n")
+    host.append(str(journal), b"two\n")
+    assert journal.read_bytes() == b"one\ntwo\n"
+    assert stat.S_IMODE(journal.stat().st_mode) == 0o600
+    assert stat.S_IMODE(journal.parent.stat().st_mode) == 0o700
+
+
+def test_a_second_run_at_once_is_refused(tmp_path: Path) -> None:
+    lock = str(tmp_path / "run" / "lock")
+    other = subprocess.Popen(
+        [sys.executable, "-c", "import sys\nfrom hosttune.core.host import LiveHost\nwith LiveHost().lock(sys.argv[1]):\n"
+         " print('held', flush=True)\n sys.stdin.read()", lock],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert other.stdout and other.stdout.readline() == "held\n"
+        with pytest.raises(Refused, match="another process holds the lock"):
+            with LiveHost().lock(lock, timeout=0):
+                pass
+    finally:
+        other.communicate()
+    with LiveHost().lock(lock, timeout=0):
+        pass
+
+
+def test_a_command_that_does_not_exist_is_127() -> None:
+    ran = LiveHost().run(["hosttune-no-such-program"])
+    assert ran.rc == 127 and "hosttune-no-such-program" in ran.err
+
+
+def test_a_command_that_hangs_is_ended() -> None:
+    assert LiveHost().run(["sleep", "60"], timeout=0.1).timeout == 0.1
+
+
+def test_only_harmless_environment_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    env = LiveHost().who().env
+    assert env["CUDA_VISIBLE_DEVICES"] == "0" and "HF_TOKEN" not in env
+
+
+def test_effects_are_written_down_in_order(tmp_path: Path) -> None:
+    host = LiveHost()
+    (tmp_path / "value").write_text("1\n")
+    host.poke(str(tmp_path / "value"), "0")
+    host.replace(str(tmp_path / "a"), b"x", None)
+    host.remove(str(tmp_path / "a"), digest(b"x"))
+    host.execute(["true"])
+    assert [e["effect"] for e in host.effects] == ["poke", "replace", "remove", "run"]
+    assert (tmp_path / "value").read_text() == "0\n"
