@@ -87,7 +87,9 @@ class DeviceCgroup:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.path.rmdir()  # EBUSY here: a child was left running
 
     def _attach(self) -> None:

@@ -16,7 +16,8 @@ from typing import NoReturn, Protocol
 
 import pytest
 
-from tests.kernel import sshd, standin as standin_libraries, view
+from tests.kernel import sshd, view
+from tests.kernel import standin as standin_libraries
 from tests.kernel.cgroup_device import DeviceCgroup
 from tests.kernel.container import Container, rootfs
 from tests.kernel.fake_tree import FakeTrees

@@ -7,6 +7,7 @@ Roots come from scripts/rootfs: `ct` (bookworm with systemd), `ct-shifted` (the 
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import subprocess
@@ -36,6 +37,7 @@ everything else, /dev/null included, is refused."""
 _serial = itertools.count()
 
 
+@functools.cache
 def rootfs(name: str) -> Path:
     """The cached root of that name, built by scripts/rootfs if it is not there. Raises CalledProcessError."""
     built = subprocess.run([REPOSITORY / "scripts" / "rootfs", name], check=True, stdout=subprocess.PIPE, text=True)
@@ -49,7 +51,9 @@ class Container:
     cgroup carry it); give one only where a test is about names.
     """
 
-    def __init__(self, config: str = "", unprivileged: bool = False, root: str | None = None, name: str | None = None) -> None:
+    def __init__(
+        self, config: str = "", unprivileged: bool = False, root: str | None = None, name: str | None = None
+    ) -> None:
         self.name = name or f"{os.getpid()}{next(_serial):02d}"
         self.folder = LXC_PATH / self.name
         self.folder.mkdir(mode=0o755)

@@ -42,7 +42,9 @@ def test_a_replaced_node_leaves_the_old_inode_without_links(nodes: GpuNodes) -> 
 
 def test_the_usual_devices_still_work() -> None:
     assert Path("/dev/urandom").open("rb").read(8) != bytes(8)
-    assert subprocess.run(["script", "-qec", "tty", "/dev/null"], capture_output=True, text=True).stdout.startswith("/dev/")
+    assert subprocess.run(["script", "-qec", "tty", "/dev/null"], capture_output=True, text=True).stdout.startswith(
+        "/dev/"
+    )
 
 
 def test_containers_of_the_machine_cannot_be_met() -> None:
