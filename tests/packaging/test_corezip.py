@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import hosttune
-from hosttune import corezip
+from hosttune.core import corezip
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hosttune import corezip
+from hosttune.core import corezip
 from tests.kernel.sshd import SshTarget
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -56,9 +56,10 @@ def test_ansible_module_runs_on_an_old_python(old_target: SshTarget, tmp_path: P
     inventory.write_text(
         "target ansible_python_interpreter=/usr/bin/python3 ansible_ssh_common_args='%s' ansible_host=target\n" % common
     )
-    argv = [Path(sys.executable).with_name("ansible"), "-i", inventory, "target", "-m", "hosttune.hosttune.tune", "-o"]
-    env = {**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_PIPELINING": "1"}
-    done = subprocess.run([*argv, "-a", "knobs='{\"profile\": \"pcie-inference\"}'"], env=env, capture_output=True, text=True)
+    argv = [str(Path(sys.executable).with_name("ansible")), "-i", str(inventory), "target", "-m", "hosttune.hosttune.tune", "-o"]
+    env = {**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg")}
+    wanted = json.dumps({"knobs": {"profile": "pcie-inference"}})
+    done = subprocess.run([*argv, "-a", wanted], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     told = json.loads(done.stdout.partition("=>")[2])
     assert [f["status"] for f in told["findings"]] == ["skip", "skip"] and not told["effects"]
