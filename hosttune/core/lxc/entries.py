@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the lines of one section give a container: device rules, devN entries, mount entries, and what they add up to."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import FrozenSet, List, Optional, Sequence, Tuple
+
+from ..devices import DeviceTable, is_nvidia_path
+from .document import KEY, RAW, Document, Line, effective_keys
+from .keys import truth
+from .rules import DevEntry, Mount, Rule, parse_dev, parse_mount, parse_rule
+
+ALLOW, DENY, MOUNT = "lxc.cgroup2.devices.allow", "lxc.cgroup2.devices.deny", "lxc.mount.entry"
+V1 = ("lxc.cgroup.devices.allow", "lxc.cgroup.devices.deny")
+DEV_KEY = re.compile(r"dev\d+\Z")
+
+
+@dataclass(frozen=True)
+class Entries:
+    """The device lines of one section, each with its line. `rules` are v2 rules in file order (the line's key says
+    allow or deny); `dead` are v1 rules, which mean nothing on cgroup v2. `unprivileged`: in a user namespace, where
+    Proxmox VE and LXC allow every device and a node's mode decides. `hook`: NVIDIA's mount hook makes the nodes."""
+
+    devs: Tuple[Tuple[Line, DevEntry], ...]
+    mounts: Tuple[Tuple[Line, Mount], ...]
+    rules: Tuple[Tuple[Line, Rule], ...]
+    dead: Tuple[Tuple[Line, Rule], ...]
+    unprivileged: bool
+    hook: bool
+
+    @property
+    def open_rules(self) -> Tuple[Tuple[Line, Rule], ...]:
+        """Allow rules that count: readable, and not taken back by a deny rule of exactly the same text. `deny a`
+        takes back all before it."""
+        out: List[Tuple[Line, Rule]] = []
+        for line, rule in self.rules:
+            if rule.bad:
+                continue
+            if line.key == ALLOW:
+                out.append((line, rule))
+            elif rule.type == "a":
+                out = []
+            else:
+                same = (rule.type, rule.major, rule.minor, rule.access, rule.path)
+                out = [(at, r) for at, r in out if (r.type, r.major, r.minor, r.access, r.path) != same]
+        return tuple(out)
+
+    @property
+    def everything(self) -> Optional[Tuple[Line, Rule]]:
+        """The rule that opens every device of the host, if there is one."""
+        return next(((line, rule) for line, rule in self.open_rules if rule.everything), None)
+
+    def opens(self, path: str, major: Optional[int], minor: Optional[int]) -> bool:
+        """Whether a process inside gets past the device cgroup to this node."""
+        if self.unprivileged or self.everything or self.dev(path):
+            return True
+        return any(rule.path == path and {"r", "w"} <= set(rule.access) if rule.path else
+                   major is not None and rule.opens(major, minor) for _, rule in self.open_rules)
+
+    def dev(self, path: str) -> Optional[Tuple[Line, DevEntry]]:
+        """The devN entry for a path."""
+        return next(((line, entry) for line, entry in self.devs if entry.path == path and not entry.bad), None)
+
+    def binds(self, path: str) -> Optional[Tuple[Line, Mount]]:
+        """The mount entry that shows a node of the host, itself or with its folder, inside."""
+        return next(((line, mount) for line, mount in self.mounts if mount.is_bind and
+                     (mount.source == path or path.startswith(mount.source.rstrip("/") + "/"))), None)
+
+    def target(self, path: str) -> Optional[Tuple[Line, Mount]]:
+        """The mount entry that makes something at this path inside, or fills the folder it is in."""
+        return next(((line, mount) for line, mount in self.mounts if not mount.bad and
+                     (mount.target == path or path.startswith(mount.target.rstrip("/") + "/") and mount.is_bind)), None)
+
+    @property
+    def paths(self) -> FrozenSet[str]:
+        """Every path below /dev that an entry or a path rule names."""
+        named = [entry.path for _, entry in self.devs] + [rule.path for _, rule in self.rules if rule.path]
+        named += [mount.source for _, mount in self.mounts if mount.is_bind]
+        return frozenset(path for path in named if path == "/dev" or path.startswith("/dev/"))
+
+    @property
+    def nvidia_paths(self) -> FrozenSet[str]:
+        """Those of them that are NVIDIA's."""
+        return frozenset(path for path in self.paths if is_nvidia_path(path))
+
+    def nvidia_rules(self, devices: DeviceTable, dead: bool = False) -> Tuple[Tuple[Line, Rule], ...]:
+        """Numeric allow rules for majors that NVIDIA's drivers own now (or 195, which is always theirs)."""
+        rules = self.dead if dead else self.rules
+        return tuple((line, rule) for line, rule in rules if line.key.endswith(".allow") and rule.type == "c"
+                     and rule.major is not None and is_nvidia_major(rule.major, devices))
+
+
+def is_nvidia_major(major: int, devices: DeviceTable) -> bool:
+    """Whether a character major is NVIDIA's: 195 by registration, others by /proc/devices."""
+    return major == 195 or any(name.startswith("nvidia") for name in devices.names.get(major, ()))
+
+
+def entries(document: Document, lines: Sequence[Line]) -> Entries:
+    """Read the device lines of one section."""
+    raw = [line for line in lines if line.kind == RAW]
+    keys = effective_keys(lines)
+    devs = sorted((line for key, line in keys.items() if DEV_KEY.match(key)), key=lambda line: line.number)
+    unprivileged = "unprivileged" in keys and truth(keys["unprivileged"].value) == "1"
+    return Entries(
+        devs=tuple((line, parse_dev(line.value)) for line in devs),
+        mounts=tuple((line, parse_mount(line.value)) for line in raw if line.key == MOUNT),
+        rules=tuple((line, parse_rule(line.value)) for line in raw if line.key in (ALLOW, DENY)),
+        dead=tuple((line, parse_rule(line.value)) for line in raw if line.key in V1),
+        unprivileged=unprivileged or any(line.key in ("lxc.idmap", "lxc.id_map") for line in raw)
+        or any(line.key == "lxc.include" and line.value.endswith("userns.conf") for line in raw),
+        hook=any(line.key == "lxc.hook.mount" and line.value.endswith("/nvidia") for line in raw))
+
+
+def is_dev_line(line: Line) -> bool:
+    """Whether this is a devN line."""
+    return line.kind == KEY and bool(DEV_KEY.match(line.key))

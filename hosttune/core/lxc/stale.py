@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stale device rules: numbers that were NVIDIA's once, and are another driver's, or nobody's, now.
+
+Why it matters: a privileged container keeps CAP_MKNOD and may make any node, so `c 509:* rwm` hands it whatever owns 509
+today: a BMC, a RAID controller, the host's watchdog.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import List, Tuple
+
+from ..devices import DeviceTable, has_static_major, is_dynamic, is_gpu_driver, is_nvidia_path
+from .document import Line
+from .entries import ALLOW, Entries
+from .needs import uvm_is_loaded
+from .rules import Rule
+
+OWNED, NOBODY, UNKNOWN = "owned", "nobody", "unknown"
+
+
+@dataclass(frozen=True)
+class Stale:
+    """A stale rule. verdict: owned (by another driver: `owner`), nobody (and every other device of the config is
+    accounted for, so it was NVIDIA's), unknown (`suspects` might be what it is for: it is kept)."""
+
+    line: Line
+    rule: Rule
+    major: int
+    verdict: str
+    owner: str = ""
+    suspects: Tuple[str, ...] = ()
+
+
+def stale_rules(have: Entries, devices: DeviceTable) -> Tuple[Stale, ...]:
+    """Allow rules for a dynamic major that no NVIDIA or DRM driver owns and that nothing else in the config explains."""
+    out: List[Stale] = []
+    suspects = _unaccounted(have, devices)
+    for line, rule in have.rules:
+        major = rule.major
+        if line.key != ALLOW or rule.bad or rule.type != "c" or major is None or not is_dynamic(major):
+            continue
+        names = devices.names.get(major, ())
+        if any(is_gpu_driver(name) for name in names) or _is_for(have, major, names, devices):
+            continue
+        if names:
+            out.append(Stale(line, rule, major, OWNED, devices.owner(major)))
+        elif suspects:
+            out.append(Stale(line, rule, major, UNKNOWN, suspects=suspects))
+        elif not uvm_is_loaded(devices):
+            out.append(Stale(line, rule, major, UNKNOWN, suspects=("nvidia-uvm, which is not loaded",)))
+        else:
+            out.append(Stale(line, rule, major, NOBODY))
+    return tuple(out)
+
+
+def _is_for(have: Entries, major: int, names: Tuple[str, ...], devices: DeviceTable) -> bool:
+    """Whether the config passes a device of that major: by number where the node is there, else by its driver's name."""
+    for path in have.paths:
+        if is_nvidia_path(path):
+            continue
+        node = (devices.nodes or {}).get(path)
+        if node is not None and node.type == "char":
+            if node.major == major:
+                return True
+        elif any(inner.major == major and inner.type == "char" for _, inner in devices.below(path)):
+            return True
+        elif any(_akin(path, name) for name in names):
+            return True
+    return False
+
+
+def _akin(path: str, driver: str) -> bool:
+    """/dev/hidraw3 and hidraw, /dev/ipmi0 and ipmidev: a node that is not plugged in now, and its driver."""
+    stem = re.sub(r"[\d_]+\Z", "", path.rsplit("/", 1)[-1])
+    return len(stem) > 2 and (driver.startswith(stem) or stem.startswith(driver))
+
+
+def _unaccounted(have: Entries, devices: DeviceTable) -> Tuple[str, ...]:
+    """Devices of the config whose number nobody can tell: not there now, and not of the kind whose numbers are fixed."""
+    nodes = devices.nodes or {}
+    out = []
+    for path in sorted(have.paths):
+        if is_nvidia_path(path) or has_static_major(path):
+            continue
+        if path not in nodes or nodes[path].type == "file":
+            out.append(path)
+    return tuple(out)
