@@ -42,7 +42,9 @@ def obstacle() -> str | None:
 
 
 def enter() -> None:
-    """Move this process into the namespace. Raises OSError or CalledProcessError with the refused step."""
+    """Move this process into the namespace, once. Raises OSError or CalledProcessError with the refused step."""
+    if _machine:
+        return
     _machine.append(os.open("/proc/self/ns/mnt", os.O_RDONLY))
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(CLONE_NEWNS) != 0:
