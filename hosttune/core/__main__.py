@@ -14,6 +14,7 @@ import platform
 import sys
 from typing import Any, Callable, Dict, Mapping, Tuple
 
+from . import __version__
 from .host import LiveHost
 from .model import Refused, as_dict
 
@@ -36,10 +37,10 @@ def child(request: Request) -> Dict[str, Any]:
 OPS: Dict[str, Callable[[Request], Any]] = {"ping": ping, "child": child}
 
 
-def answer(request: Request, version: str) -> Tuple[int, Dict[str, Any]]:
+def answer(request: Request) -> Tuple[int, Dict[str, Any]]:
     """Exit code and answer for one request. Only a defect of ours raises."""
     op = request.get("op")
-    head = {"op": op, "version": version}
+    head = {"op": op, "version": __version__}
     try:
         if op not in OPS:
             raise Refused("no such operation: %r" % (op,), "request", "use one of %s" % ", ".join(sorted(OPS)))
@@ -50,9 +51,9 @@ def answer(request: Request, version: str) -> Tuple[int, Dict[str, Any]]:
         return 2, dict(head, error={"what": e.strerror or str(e), "where": str(e.filename or ""), "way_out": ""})
 
 
-def main(version: str) -> int:
+def main() -> int:
     """Serve one request from standard input."""
-    code, told = answer(json.loads(sys.stdin.buffer.read() or b"{}"), version)
+    code, told = answer(json.loads(sys.stdin.buffer.read() or b"{}"))
     # Through the byte stream: with the C locale of a bare container, a text stream may not hold all characters.
     sys.stdout.buffer.write(json.dumps(told, sort_keys=True).encode("ascii") + b"\n")
     sys.stdout.buffer.flush()

@@ -14,10 +14,10 @@ import functools
 import io
 import json
 import zipfile
-from collections.abc import Iterator, Mapping
 from importlib.resources import files
-from importlib.resources.abc import Traversable
-from typing import Any
+from typing import Any, Iterator, List, Mapping, Tuple
+
+from . import __version__
 
 BOOTSTRAP = """\
 import os, sys
@@ -39,9 +39,8 @@ except (AttributeError, OSError):
 while code:
     code = code[os.write(fd, code):]
 sys.path.insert(0, "/proc/self/fd/%d" % fd)
-from hosttune import __version__
 from hosttune.core.__main__ import main
-sys.exit(main(__version__))
+sys.exit(main())
 """
 """A kernel may forbid memfd_create (vm.memfd_noexec = 2); then a file of mode 0600 without a name does the same.
 
@@ -49,7 +48,7 @@ It must stay readable to old Pythons, so that they can say that they are too old
 """
 
 
-def argv(python: str = "python3") -> list[str]:
+def argv(python: str = "python3") -> List[str]:
     """The command that runs the core over there. For ssh, join it with shlex.join: ssh hands one string to a shell.
 
     -I: neither environment variables nor the working directory of the other side change what is imported.
@@ -59,7 +58,11 @@ def argv(python: str = "python3") -> list[str]:
 
 @functools.cache
 def build() -> bytes:
-    """The zip: hosttune/__init__.py and all of hosttune/core, byte for byte the same for the same sources."""
+    """The zip: all of hosttune/core under that name, byte for byte the same for the same sources.
+
+    It is made of the running copy, also when that copy lies in a zip itself (an Ansible module, a zipapp): the core can
+    always send itself on, from a controller to a host and from there into a container.
+    """
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in sorted(_sources()):
@@ -76,13 +79,12 @@ def stdin(request: Mapping[str, Any]) -> bytes:
     return b"%d\n" % len(code) + code + json.dumps(request).encode("ascii")
 
 
-def _sources() -> Iterator[tuple[str, bytes]]:
-    package = files(__package__)
-    yield "hosttune/__init__.py", (package / "__init__.py").read_bytes()
-    yield from _python_files(package / "core", "hosttune/core")
+def _sources() -> Iterator[Tuple[str, bytes]]:
+    yield "hosttune/__init__.py", b'__version__ = "%s"\n' % __version__.encode()
+    yield from _python_files(files(__package__), "hosttune/core")
 
 
-def _python_files(folder: Traversable, name: str) -> Iterator[tuple[str, bytes]]:
+def _python_files(folder: Any, name: str) -> Iterator[Tuple[str, bytes]]:
     for entry in folder.iterdir():
         if entry.is_dir():
             yield from _python_files(entry, "%s/%s" % (name, entry.name))

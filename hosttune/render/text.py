@@ -32,7 +32,9 @@ def render(report: Report, colour: bool = False, ascii_only: bool = False, verbo
     marks = _ASCII if ascii_only else _MARKS
     lines = list(_lines(report, style, marks, verbose))
     text = "\n".join(lines) + "\n"
-    return text.replace("–", "-").replace("·", "-").replace("→", "->") if ascii_only else text
+    if ascii_only:
+        text = text.replace("–", "-").replace("·", "-").replace("→", "->").encode("ascii", "replace").decode()
+    return text
 
 
 def _lines(report: Report, style: Style, marks: dict[str, str], verbose: bool) -> Iterator[str]:
