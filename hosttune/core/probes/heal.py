@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands that mend a node or a container, and what they cost. Text for a person: nothing here is run."""
+
+from __future__ import annotations
+
+from ..survey import Machine
+from .scene import ct_id
+
+RESTART_COSTS = "restarts the container: running engines stop, and what lies in its own /dev/shm is lost"
+
+
+def remake(path: str) -> str:
+    """nvidia-modprobe loads the module, and removes and remakes a node whose number is wrong. Its modes exclude each
+    other: -u for the uvm pair, -c for one GPU and nvidiactl."""
+    name = path.rpartition("/")[2]
+    if name.startswith("nvidia-uvm"):
+        return "nvidia-modprobe -u -c=0"
+    return "nvidia-modprobe -c=%s" % (name[len("nvidia"):] if name[len("nvidia"):].isdigit() else "0")
+
+
+def restart(machine: Machine) -> str:
+    """The command that starts a container anew, for its kind."""
+    name = ct_id(machine)
+    if machine.kind in ("docker", "podman"):
+        return "%s restart %s" % (machine.kind, name if name != "CTID" else "CONTAINER")
+    if machine.kind == "kubernetes":
+        return "kubectl delete pod %s" % (name if name != "CTID" else "POD")
+    return "pct reboot %s" % name
+
+
+def live_rule(machine: Machine, rule: str) -> str:
+    """Opens the device in the running container at once (lxc-cgroup, measured), and in its config for the next start."""
+    name = ct_id(machine)
+    return 'lxc-cgroup -n %s devices.allow "%s" && hosttune lxc sync %s' % (name, rule, name)

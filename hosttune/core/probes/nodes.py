@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Is each device node there, is it a device, and has it the number that the driver has now?
+
+Nodes whose driver is not loaded are not judged: the module probe names that cause. A node is never mended by chmod: an
+empty file in its place stays an empty file.
+"""
+
+from __future__ import annotations
+
+from typing import List, Optional
+
+from ..catalogue import finding
+from ..model import ERROR, FAIL, FITS, OK, PROVED, SKIP, WARN, Finding, Hint, Probe
+from ..survey import UVM_TOOLS, Machine, Node
+from .heal import RESTART_COSTS, remake, restart
+from .scene import Machines, below, ct_id, facts_of, host_node, host_of
+
+
+def run(machines: Machines) -> List[Finding]:
+    """HT403, HT404, HT405, HT406."""
+    found = []
+    for machine in machines.values():
+        if machine.majors is None:
+            continue  # the module probe says so
+        judged = [f for f in (_judge(machines, machine, node) for node in machine.nodes.values()) if f]
+        judged += _unasked(machine)
+        if machine.nodes and not judged and machine.has_nvidia:
+            judged = [finding("HT403", OK, "nodes", "%d device nodes are there with the driver's numbers"
+                              % len(machine.nodes), machine=machine.key)]
+        found += judged
+    return found
+
+
+def sound(machine: Machine, node: Node) -> bool:
+    """Whether a node is what it should be, so that access and open say something about permission."""
+    return node.type == "char" and node.rdev == machine.number_of(node.path)
+
+
+def _unasked(machine: Machine) -> List[Finding]:
+    out = []
+    for question, reason in machine.unknowns:
+        if question.startswith("/dev/") or question == "device nodes and driver calls":
+            out.append(finding("HT903", ERROR, question, "%s could not be looked at: %s" % (question, reason),
+                               machine=machine.key))
+    return out
+
+
+def _judge(machines: Machines, machine: Machine, node: Node) -> Optional[Finding]:
+    want = machine.number_of(node.path)
+    if not want or sound(machine, node) and not _replaced(node):
+        return None
+    if node.errno not in ("", "ENOENT", "ENOTDIR"):
+        return finding("HT903", ERROR, node.path, "%s could not be looked at: %s" % (node.path, node.errno),
+                       machine=machine.key)
+    if node.errno:
+        return _absent(machines, machine, node, want)
+    if node.type != "char":
+        return _placeholder(machines, machine, node, want)
+    if _replaced(node):
+        return _stale_inode(machines, machine, node, want)
+    return _stale_number(machines, machine, node, want)
+
+
+def _replaced(node: Node) -> bool:
+    """The host removed this node and made another; the container still holds the old one. A node that opens is fine."""
+    return node.nlink == 0 and node.open != "ok"
+
+
+def _status(node: Node) -> str:
+    """nvidia-uvm-tools is for profilers: no fault of it has an effect on CUDA (measured)."""
+    return WARN if node.path == UVM_TOOLS else FAIL
+
+
+def _majors_line(machine: Machine, number: str) -> str:
+    major = int(number.partition(":")[0])
+    return "/proc/devices: %d is %s" % (major, machine.owner(major) or "nobody's")
+
+
+def _same_below(machines: Machines, machine: Machine, node: Node, id: str, what: str) -> Optional[Finding]:
+    """The host's own node has the fault: the container only shows it."""
+    other = host_node(machines, machine, node.path)
+    host = host_of(machines)
+    if other is None or host is None or sound(host, other):
+        return None
+    # The cause is whichever fault the host's node has, which need not be the same one.
+    cause = "HT403" if other.errno else "HT404" if other.type != "char" else "HT405"
+    return finding(id, SKIP, node.path, "%s %s, as it is on the host" % (node.path, what), because=(cause,),
+                   machine=machine.key)
+
+
+def _absent(machines: Machines, machine: Machine, node: Node, want: str) -> Finding:
+    symptom = _same_below(machines, machine, node, "HT403", "is absent")
+    if symptom:
+        return symptom
+    evidence = ["%s: ENOENT" % node.path, _majors_line(machine, want)]
+    if machine.kind == "host":
+        return finding("HT403", _status(node), node.path, "%s is absent; its driver has %s" % (node.path, want), have="ENOENT",
+                       want=want, proof=PROVED, evidence=tuple(evidence), machine=machine.key,
+                       hint=Hint(remake(node.path), "host", "nothing is restarted; containers see it after their next "
+                                 "start", "apply"))
+    facts = facts_of(machines, machine)
+    other = host_node(machines, machine, node.path)
+    if facts is None or other is None:
+        return finding("HT403", _status(node), node.path, "%s is absent in this container; its driver has %s on the host"
+                       % (node.path, want), have="ENOENT", want=want, proof=FITS, evidence=tuple(evidence),
+                       decide="ls -l %s   # on the host: there too, or only here?" % node.path,
+                       hint=Hint("hosttune lxc sync %s" % ct_id(machine) if machine.kind == "lxc" else restart(machine),
+                                 below(machines, machine), "the container sees a new node after its next start", "reconfigure"),
+                       machine=machine.key)
+    evidence.append("host: %s is there (%s)" % (node.path, other.rdev))
+    place = facts.passing(node.path)
+    if place:
+        evidence[-1] += ", and %s passes it in" % place
+        return finding("HT403", _status(node), node.path, "%s is absent in this container, which was started before the host "
+                       "had it" % node.path, have="ENOENT", want=want, proof=PROVED, evidence=tuple(evidence),
+                       hint=Hint(restart(machine), "host", RESTART_COSTS, "restart"), machine=machine.key)
+    evidence[-1] += ", and no line of %s passes it in" % facts.path
+    return finding("HT403", _status(node), node.path, "%s is not passed into the container" % node.path, have="ENOENT",
+                   want=want, proof=PROVED, evidence=tuple(evidence), machine=machine.key,
+                   hint=Hint("hosttune lxc sync %s" % ct_id(machine), "host", "then a restart: " + RESTART_COSTS,
+                             "reconfigure"))
+
+
+def _placeholder(machines: Machines, machine: Machine, node: Node, want: str) -> Finding:
+    what = "an empty file" if node.type == "file" and not node.size else "a %s" % node.type
+    have = "%s, mode %s, %d bytes" % (node.type, node.mode, node.size)
+    evidence = ["%s: %s" % (node.path, have), _majors_line(machine, want)]
+    summary = "%s is %s, not a device; no mode makes it one" % (node.path, what)
+    if machine.kind == "host":
+        hint = Hint("rm %s && %s" % (node.path, remake(node.path)), "host", "nothing is restarted", "apply")
+        return finding("HT404", _status(node), node.path, summary, have=have, want="char " + want, proof=PROVED,
+                       evidence=tuple(evidence), hint=hint, machine=machine.key)
+    other = host_node(machines, machine, node.path)
+    facts = facts_of(machines, machine)
+    place = facts.passing(node.path) if facts else ""
+    first = "" if other is not None and other.type == "char" else remake(node.path) + " && "
+    if other is not None:
+        evidence.append("host: %s" % (other.errno or "%s %s" % (other.type, other.rdev)))
+        if place:
+            evidence[-1] += "; %s made the file when the node was missing" % place
+    proved = bool(place and other is not None)
+    return finding("HT404", _status(node), node.path, summary + "; the host had no node when the container started",
+                   have=have, want="char " + want, proof=PROVED if proved else FITS, evidence=tuple(evidence),
+                   decide="" if proved else "grep -n %s /etc/pve/lxc/%s.conf   # on the host: optional,create=file?"
+                   % (node.path.rpartition("/")[2], ct_id(machine)),
+                   hint=Hint(first + restart(machine), below(machines, machine), RESTART_COSTS, "restart"),
+                   machine=machine.key)
+
+
+def _opened(node: Node) -> str:
+    return "open says %s" % node.open if node.open else "not opened"
+
+
+def _stale_inode(machines: Machines, machine: Machine, node: Node, want: str) -> Finding:
+    other = host_node(machines, machine, node.path)
+    evidence = ["%s: %s, link count 0, %s" % (node.path, node.rdev, _opened(node)), _majors_line(machine, want)]
+    if other is not None and other.rdev:
+        evidence.append("host: %s is %s now" % (node.path, other.rdev))
+    seen = node.open in ("ENXIO", "EPERM") or node.open.startswith("not-tried")
+    return finding("HT406", _status(node), node.path, "%s is the node that the host had before (%s); the host made a new one, "
+                   "and a device rule alone does not help" % (node.path, node.rdev), have=node.rdev, want=want,
+                   proof=PROVED if seen and node.rdev != want else FITS, evidence=tuple(evidence),
+                   decide="" if seen and node.rdev != want else "stat -c '%%t:%%T %%h' %s   # here and on the host" % node.path,
+                   hint=Hint(restart(machine), below(machines, machine), RESTART_COSTS, "restart"), machine=machine.key)
+
+
+def _stale_number(machines: Machines, machine: Machine, node: Node, want: str) -> Finding:
+    symptom = _same_below(machines, machine, node, "HT405", "has the number %s" % node.rdev)
+    if symptom:
+        return symptom
+    evidence = ["%s: %s, %s" % (node.path, node.rdev, _opened(node)), _majors_line(machine, want)]
+    if node.rdev.partition(":")[0] != want.partition(":")[0]:
+        evidence.append(_majors_line(machine, node.rdev))
+    if machine.kind == "host":
+        hint = Hint(remake(node.path), "host", "nothing is restarted; a running container keeps the old node until its "
+                    "next start", "apply")
+    elif machine.kind in ("docker", "podman", "kubernetes"):
+        hint = Hint("nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml", below(machines, machine),
+                    "then make the container anew: a CDI file that names the old number made this node", "reconfigure")
+    else:
+        hint = Hint(restart(machine), below(machines, machine), RESTART_COSTS, "restart")
+    return finding("HT405", _status(node), node.path, "%s has the number %s, the driver has %s" % (node.path, node.rdev, want),
+                   have=node.rdev, want=want, proof=PROVED, evidence=tuple(evidence), hint=hint, machine=machine.key)
+
+
+PROBE = Probe("nodes", ("gpu",), run)

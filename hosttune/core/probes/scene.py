@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who stands below whom: the machine that owns the kernel, and what it knows of a container."""
+
+from __future__ import annotations
+
+from typing import List, Mapping, Optional
+
+from ..lxc.facts import ContainerFacts
+from ..survey import Machine, Node
+
+Machines = Mapping[str, Machine]
+
+
+def host_of(machines: Machines) -> Optional[Machine]:
+    """The machine below the containers, if it was asked. A container that asks about itself is not one."""
+    host = machines.get("host")
+    return host if host is not None and host.kind == "host" else None
+
+
+def kernels(machines: Machines) -> List[Machine]:
+    """One machine for each kernel: PCI, modules and /proc/devices are the same in a container and below it."""
+    host = host_of(machines)
+    return [host] if host else list(machines.values())
+
+
+def facts_of(machines: Machines, machine: Machine) -> Optional[ContainerFacts]:
+    """What the host's config says of a container, if the host was asked."""
+    host = host_of(machines)
+    return host.containers.get(machine.key.partition(":")[2]) if host and machine is not host else None
+
+
+def host_node(machines: Machines, machine: Machine, path: str) -> Optional[Node]:
+    """The same node as the host has it; None where the host was not asked, or is the machine itself."""
+    host = host_of(machines)
+    return host.nodes.get(path) if host and machine is not host else None
+
+
+def ct_id(machine: Machine) -> str:
+    """The container's number for a command line; CTID where it cannot be known (from inside)."""
+    return machine.key.partition(":")[2] or "CTID"
+
+
+def below(machines: Machines, machine: Machine) -> str:
+    """Where a command for the owner of a container has to run."""
+    if machine.kind == "host" or host_of(machines):
+        return "host"
+    return "the host of this container, as root (CTID is the container's number there)"

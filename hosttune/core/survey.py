@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything that a doctor asks of one machine, asked once, in an order that leaves the evidence alone.
+
+Files of /proc and /sys first, then every device node, then the driver's libraries: these may repair or remove nodes.
+What could not be asked stands in `unknowns` with its reason; nothing is guessed here and nothing is judged.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, TypeVar
+
+from . import pci
+from .container import inside
+from .devices import NVIDIA_STATIC_MAJOR, UVM, device_table
+from .host import ENV_PREFIXES, Host, Inquiry, Who, errname, list_or_empty, read_or_none
+from .lxc.facts import ContainerFacts, container_facts
+from .recording import Unrecorded
+
+CONTROL, UVM_NODE, UVM_TOOLS = "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"
+GPU_FOLDER = "/proc/driver/nvidia/gpus"
+LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
+NODES = "device nodes and driver calls"
+CALLS = ("dlopen:libcuda.so.1", "dlopen:libnvidia-ml.so.1", "nvmlInit", "nvmlDeviceCount", "cuInit", "cuDeviceGetCount",
+         "cuInit@clean-env", "cuDeviceGetCount@clean-env")
+"""NVML before CUDA: it never touches nvidia-uvm, and cuInit is what may hang."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What the owner says of a machine. gpus: how many CUDA must count, None if nothing is said. uid: ask as this user.
+
+    contexts: make a context on GPU 0 too. container_ids: on a host, the containers to read configs of.
+    """
+
+    gpus: Optional[int] = None
+    uid: Optional[int] = None
+    contexts: bool = False
+    container_ids: Tuple[str, ...] = ()
+    timeout: float = 30
+
+
+@dataclass(frozen=True)
+class Node:
+    """What a device node is, and what access(2) and open(2) of it said, before any driver library was loaded.
+
+    errno: of lstat, "" if the node is there. access, open: "ok", an errno, "not-tried: why", "timeout" or "".
+    nodev: the node lies on a nodev mount; None when the mount table is not known. after: what the libraries left.
+    """
+
+    path: str
+    errno: str = ""
+    type: str = ""
+    rdev: str = ""
+    mode: str = ""
+    uid: int = 0
+    gid: int = 0
+    nlink: int = 1
+    size: int = 0
+    access: str = ""
+    open: str = ""
+    nodev: Optional[bool] = None
+    after: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One machine or container as it was found. Plain data: JSON-able by model.as_dict.
+
+    kind           host, lxc, docker, podman, kubernetes, nspawn ...; the kernel's facts (majors, gpus, modules) are the
+                   same inside a container and outside.
+    userns         in a user namespace (an unprivileged container)
+    majors         {driver name: character major}; None when /proc/devices could not be read
+    owners         {major: driver names}
+    gpus           NVIDIA functions on PCI; None when not known. minors: the GPU numbers the driver gives.
+    module         version of the loaded nvidia module, "" when it is not loaded, None when not known
+    calls          as Inquiry.calls; empty when no library was to be asked
+    unknowns       (question, reason)
+    containers     on a host: config facts by container id
+    """
+
+    key: str
+    kind: str = "host"
+    userns: bool = False
+    uid: int = 0
+    caps: int = 0
+    majors: Optional[Mapping[str, int]] = None
+    owners: Mapping[str, Tuple[str, ...]] = field(default_factory=dict)
+    gpus: Optional[Tuple[pci.Gpu, ...]] = None
+    minors: Tuple[int, ...] = ()
+    module: Optional[str] = None
+    nodes: Mapping[str, Node] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    calls: Mapping[str, Any] = field(default_factory=dict)
+    protected: bool = True
+    stuck: str = ""
+    declared_gpus: Optional[int] = None
+    vm_gpus: Mapping[str, str] = field(default_factory=dict)
+    unknowns: Tuple[Tuple[str, str], ...] = ()
+    containers: Mapping[str, ContainerFacts] = field(default_factory=dict)
+
+    def unknown(self, question: str) -> str:
+        """Why a question has no answer, "" if it has one."""
+        return next((reason for asked, reason in self.unknowns if asked == question), "")
+
+    def owner(self, major: int) -> str:
+        """The drivers that own a character major now, "" for nobody."""
+        return ", ".join(self.owners.get(str(major), ()))
+
+    def number_of(self, path: str) -> str:
+        """The number that a GPU node must have now ("511:0"), "" while its driver has none."""
+        name = path[len("/dev/"):]
+        uvm = (self.majors or {}).get(UVM)
+        if name in ("nvidia-uvm", "nvidia-uvm-tools"):
+            return "" if uvm is None else "%d:%d" % (uvm, name.endswith("tools"))
+        if not self.has_nvidia:
+            return ""
+        return "%d:%s" % (NVIDIA_STATIC_MAJOR, "255" if name == "nvidiactl" else name[len("nvidia"):])
+
+    @property
+    def has_nvidia(self) -> bool:
+        """Whether a driver of the nvidia module owns major 195."""
+        return any(name.startswith("nvidia") for name in self.owners.get(str(NVIDIA_STATIC_MAJOR), ()))
+
+
+class _Asking:
+    """Asks, and writes down what could not be answered."""
+
+    def __init__(self) -> None:
+        self.unknowns: List[Tuple[str, str]] = []
+
+    def ask(self, question: str, how: Callable[[], T], otherwise: T) -> T:
+        try:
+            return how()
+        except OSError as e:
+            self.unknowns.append((question, "%s%s" % (errname(e), ": " + str(e.filename) if e.filename else "")))
+        except Unrecorded as e:
+            self.unknowns.append((question, str(e)))
+        except ValueError as e:
+            self.unknowns.append((question, "not understood: %s" % e))
+        return otherwise
+
+
+def survey(host: Host, declared: Declared = Declared(), key: str = "host") -> Machine:
+    """Ask one machine. Never raises for what the machine answers; changes nothing on it.
+
+    From a container, the kernel's facts are the host's: /proc/devices, /sys/module and PCI are not namespaced.
+    """
+    asking = _Asking()
+    ask = asking.ask
+    who = ask("who", host.who, Who(0, 0, 0))
+    kind = ask("container", lambda: _kind(host), "host")
+    devices = ask("character majors", lambda: host.read("/proc/devices"), None)
+    table = None if devices is None else device_table(devices)
+    gpus = ask("gpus on pci", lambda: tuple(pci.gpus(host)), None)
+    module = ask("nvidia module", lambda: _module(host), None)
+    none: Tuple[int, ...] = ()
+    minors = ask("gpu minors", lambda: _minors(host), none)
+    nothing: List[str] = []
+    names = ask("names in /dev", lambda: list_or_empty(host, "/dev"), nothing)
+    mounts = ask("mounts", lambda: host.read("/proc/self/mountinfo"), None)
+    uid_map = ask("user namespace", lambda: read_or_none(host, "/proc/self/uid_map"), None)
+    assigned: Dict[str, str] = {}
+    if kind == "host":
+        assigned = ask("gpus of virtual machines", lambda: pci.vm_assigned(host), assigned)
+    containers = {i: ask("container " + i, lambda i=i: container_facts(host, i), None)  # type: ignore[misc]
+                  for i in declared.container_ids}
+    paths = node_paths(minors, names, host_view=kind == "host" or bool(declared.gpus))
+    calls = CALLS + (("cuCtxCreate@0",) if declared.contexts else ())
+    asked = ask(NODES, lambda: host.inquire(paths, calls, uid=declared.uid, timeout=declared.timeout), Inquiry({}, {}))
+    if not any(question == NODES for question, _ in asking.unknowns):
+        asking.unknowns += [(path, "not recorded") for path in paths if path not in asked.nodes]
+    return Machine(
+        key, kind, bool(uid_map) and not _whole_range(uid_map or ""), who.uid if declared.uid is None else declared.uid,
+        who.caps if declared.uid is None else 0, None if table is None else dict(table.majors),
+        {} if table is None else {str(k): v for k, v in table.names.items()}, gpus, minors, module,
+        {path: node_of(path, facts, mounts) for path, facts in asked.nodes.items()},
+        {k: v for k, v in who.env.items() if k.startswith(ENV_PREFIXES)}, asked.calls, asked.protected, asked.stuck,
+        declared.gpus, assigned, tuple(asking.unknowns), {k: v for k, v in containers.items() if v is not None})
+
+
+def _kind(host: Host) -> str:
+    mark = inside(host)
+    if mark == "systemd-nspawn":
+        return "nspawn"
+    if mark in ("docker", "podman", "") and list_or_empty(host, "/var/run/secrets/kubernetes.io"):
+        return "kubernetes"
+    return mark or "host"
+
+
+def _module(host: Host) -> str:
+    """Version of the loaded nvidia module, "" when it is not loaded."""
+    version = read_or_none(host, "/sys/module/nvidia/version")
+    if version is not None:
+        return version.strip()
+    text = read_or_none(host, "/proc/driver/nvidia/version")
+    if text is None:
+        return ""
+    found = re.search(r"\b(\d{3,}\.\d+(?:\.\d+)?)\b", text)
+    if not found:
+        raise ValueError("/proc/driver/nvidia/version holds no version")
+    return found.group(1)
+
+
+def _minors(host: Host) -> Tuple[int, ...]:
+    """Device Minor of each GPU that the driver has. Blanks and tabs pad the values."""
+    out = []
+    for bdf in list_or_empty(host, GPU_FOLDER):
+        text = host.read("%s/%s/information" % (GPU_FOLDER, bdf))
+        found = re.search(r"^Device Minor:\s*(\d+)", text, re.MULTILINE)
+        if found:
+            out.append(int(found.group(1)))
+    return tuple(sorted(out))
+
+
+def node_paths(minors: Sequence[int], names: Sequence[str], host_view: bool) -> Tuple[str, ...]:
+    """The nodes to look at. A container is meant to have the GPUs that are there; on a host every GPU has its node.
+
+    A container without any /dev/nvidiaN is asked for all of them, so that their absence shows.
+    """
+    present = {int(n[len("nvidia"):]) for n in names if re.match(r"nvidia\d+\Z", n)}
+    wanted = present | set(minors) if host_view or not present else present
+    gpus = tuple("/dev/nvidia%d" % minor for minor in sorted(wanted or {0}))
+    return (CONTROL,) + gpus + (UVM_NODE, UVM_TOOLS)
+
+
+def node_of(path: str, facts: Mapping[str, Any], mounts: Optional[str]) -> Node:
+    """A Node from an Inquiry's facts and the text of /proc/self/mountinfo."""
+    if "errno" in facts:
+        return Node(path, errno=str(facts["errno"]))
+
+    def said(value: Any) -> str:
+        return "timeout" if isinstance(value, Mapping) else str(value or "")
+
+    kept: Dict[str, Any] = {k: facts[k] for k in ("type", "rdev", "mode", "uid", "gid", "nlink", "size") if k in facts}
+    return Node(path, access=said(facts.get("access")), open=said(facts.get("open")),
+                nodev=None if mounts is None else _is_nodev(path, mounts), after=facts.get("after") or {}, **kept)
+
+
+def _is_nodev(path: str, mounts: str) -> bool:
+    """Whether the innermost mount that holds the path has nodev (options of the mount, field 6 of mountinfo)."""
+    best, nodev = -1, False
+    for line in mounts.splitlines():
+        fields = line.split()
+        if len(fields) < 6:
+            continue
+        point = fields[4]
+        if (path == point or path.startswith(point.rstrip("/") + "/")) and len(point) >= best:
+            best, nodev = len(point), "nodev" in fields[5].split(",")
+    return nodev
+
+
+def _whole_range(uid_map: str) -> bool:
+    return uid_map.split() == ["0", "0", "4294967295"]
