@@ -92,18 +92,17 @@ def needs(have: Entries, wanted: Wanted, devices: DeviceTable) -> Tuple[Need, ..
 
 
 def _caps(have: Entries, wanted: Wanted, devices: DeviceTable) -> List[Need]:
+    """Nodes below /dev/nvidia-caps, if they are wanted or the config names them (NVIDIA's hook: by a rule)."""
     major = devices.major(CAPS)
-    named = sorted(path for path in have.nvidia_paths if driver_of(path) == CAPS)
+    named = {path for path in have.nvidia_paths if driver_of(path) == CAPS}
     whole = wanted.caps or CAPS_DIR in have.paths
-    ruled = any(rule.major == major for _, rule in have.nvidia_rules(devices, dead=True))
+    ruled = have.hook and any(rule.major == major for _, rule in have.nvidia_rules(devices, dead=True))
     if major is None or not (named or whole or ruled):
         return []
     nodes = {path: node.minor for path, node in devices.below(CAPS_DIR) if driver_of(path) == CAPS}
-    if nodes and (wanted.form in (DEV, PATH) and whole or wanted.caps):
-        named = sorted(set(named) | set(nodes))
-    elif whole or ruled:
+    if ruled or whole and not nodes:
         return [Need(CAPS_DIR, CAPS, major, None)]
-    return [Need(path, CAPS, major, nodes.get(path)) for path in named]
+    return [Need(path, CAPS, major, nodes.get(path)) for path in sorted(named | (set(nodes) if whole else set()))]
 
 
 def form_of(have: Entries, wanted: Wanted, devices: DeviceTable, dialect: str) -> str:
