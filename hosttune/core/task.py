@@ -6,7 +6,9 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from .host import Host
+from .ignore import apply_ignores
 from .model import ERROR, FAIL, Action, Finding, Step, as_dict
+from .profile import Ignore
 
 CHANGES = ("poke", "replace", "remove", "run")
 """Effects that change the machine. Locks and hosttune's own journal do not."""
@@ -31,6 +33,12 @@ def trouble(findings: Sequence[Finding]) -> List[Finding]:
     return [f for f in findings if f.status in (FAIL, ERROR) and not f.ignored]
 
 
+def mark_ignored(findings: Sequence[Finding], ignores: Sequence[Ignore], now: float) -> List[Finding]:
+    """As apply_ignores, for one task of several: an ignore of what this task does not judge is not an unused one."""
+    judged = {f.id for f in findings}
+    return apply_ignores(findings, [i for i in ignores if i.id in judged], now)
+
+
 def lines(findings: Sequence[Finding], steps: Sequence[Step] = (), actions: Sequence[Action] = (),
           dry: bool = True) -> List[str]:
     """For a person who reads Ansible's output: what is wrong, and what was done or would be. [] when all is well."""
@@ -38,6 +46,16 @@ def lines(findings: Sequence[Finding], steps: Sequence[Step] = (), actions: Sequ
     would = "would " if dry else ""
     told += ["%schange %s: %s" % (would, s.target, _change(s)) for s in steps]
     told += ["%srun on %s: %s" % (would, a.subject, " ".join(a.argv)) for a in actions]
+    return told
+
+
+def fixes(findings: Sequence[Finding]) -> List[str]:
+    """What is wrong, each with the command that mends it and where to run that."""
+    told = []
+    for f in trouble(findings):
+        told.append("%s %s %s: %s" % (f.id, f.machine, f.subject, f.summary))
+        if f.hint.command:
+            told.append("  fix%s: %s" % (" on " + f.hint.where if f.hint.where else "", f.hint.command))
     return told
 
 

@@ -41,7 +41,7 @@ TUNE = """\
 def play(playbook: Path, inventory: Path) -> tuple[float, str]:
     """Wall time and output of one run."""
     env = {**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg")}
-    argv = [Path(sys.executable).with_name("ansible-playbook"), "-i", inventory, playbook]
+    argv = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(inventory), str(playbook)]
     begin = time.perf_counter()
     done = subprocess.run(argv, env=env, capture_output=True, text=True)
     taken = time.perf_counter() - begin

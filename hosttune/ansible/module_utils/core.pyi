@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # For the type checker only: in the collection, plugins/module_utils/core is a link to hosttune/core.
 from hosttune.core import engine as engine
+from hosttune.core import examine as examine
+from hosttune.core import gpus as gpus
 from hosttune.core import host as host
-from hosttune.core import ignore as ignore
 from hosttune.core import knobs as knobs
 from hosttune.core import model as model
 from hosttune.core import profile as profile

@@ -125,7 +125,7 @@ from typing import Any, Dict
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils.core import engine, host, ignore, knobs, model, profile, task
+from ..module_utils.core import engine, host, knobs, model, profile, task
 
 SPEC = {
     "profile": {"type": "dict", "default": {}},
@@ -151,9 +151,7 @@ def tune(door: host.Host, params: Dict[str, Any], check_mode: bool) -> Dict[str,
     wants = engine.wants_of((), wanted.knobs, knobs.KNOBS) if wanted.knobs else {}
     dry = check_mode or wanted.mode == "plan"
     done = engine.tune(door, wants, knobs.KNOBS, knobs.BY_ID, dry)
-    # An ignore of something that this task does not judge is not an unused one.
-    ignores = [i for i in wanted.ignore if i.id in {knobs.KNOBS[name].id for name in wants}]
-    findings = ignore.apply_ignores(done.findings, ignores, door.clock())
+    findings = task.mark_ignored(done.findings, wanted.ignore, door.clock())
     return task.result(door, findings, done.steps, mode=wanted.mode, check_mode=check_mode)
 
 
