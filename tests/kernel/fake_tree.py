@@ -48,6 +48,9 @@ def gpu_information(index: int, bdf: str) -> str:
     )
 
 
+MODULES = Path("/sys/module")
+
+
 class FakeTrees:
     """What a test puts over /proc and /sys. Each method may be called again to change what it gave before."""
 
@@ -95,7 +98,7 @@ class FakeTrees:
 
     def module(self, name: str, version: str | None = None, parameters: Mapping[str, str] | None = None) -> Path:
         """A loaded module in /sys/module, e.g. nvidia or nvidia_uvm."""
-        modules = Path("/sys/module")
+        modules = MODULES
         if modules not in self._mounts:
             upper, work = scratch("module"), scratch("module-work")
             mount("-t", "overlay", "-o", f"lowerdir={modules},upperdir={upper},workdir={work}", "overlay", str(modules))
@@ -118,24 +121,30 @@ class FakeTrees:
 
     def gpu_host(self, gpus: int = 1, uvm: int | None = 511) -> None:
         """A healthy GPU host with `gpus` cards (at most 8): /proc/devices, the driver's folder and modules, the PCI bus."""
-        bdfs = [f"0000:{number}1:00.0" for number in range(1, gpus + 1)]
+        functions = self.functions(gpus)
         self.proc_devices(uvm=uvm)
-        self.driver(bdfs)
+        self.driver([function.bdf for function in functions])
         self.module("nvidia", VERSION, {"NVreg_ModifyDeviceFiles": "1"})
         if uvm is not None:
             self.module("nvidia_uvm", VERSION, {"uvm_disable_hmm": "N"})
-        self.pci([PciFunction(bdf, numa_node=0 if index < 4 else 1) for index, bdf in enumerate(bdfs)])
+        self.pci(functions)
+
+    @staticmethod
+    def functions(gpus: int) -> list[PciFunction]:
+        """The GPUs of that host: 0 to 3 on NUMA node 0, 4 to 7 on node 1."""
+        return [PciFunction(f"0000:{number + 1}1:00.0", numa_node=0 if number < 4 else 1) for number in range(gpus)]
 
     def container_entries(self) -> str:
-        """LXC config lines that show the faked parts of /proc inside a container too.
+        """LXC config lines that show the faked parts of /proc and /sys inside a container too.
 
-        Needed because a container mounts a /proc of its own; on a real host these files are not namespaced, so the
-        container sees the host's truth, as it does with these lines.
+        Needed because a container mounts a /proc and a /sys of its own; on a real host these files are not namespaced,
+        so the container sees the host's truth, as it does with these lines. What is shown of an overlay is its merged
+        view, hence the target itself.
         """
         return "".join(
-            f"lxc.mount.entry = {behind} {str(target).lstrip('/')} none bind,ro\n"
+            f"lxc.mount.entry = {target if target == MODULES else behind} {str(target).lstrip('/')} none bind,ro\n"
             for target, behind in self._mounts.items()
-            if target.is_relative_to("/proc") and not target.is_relative_to("/proc/sys")
+            if not target.is_relative_to("/proc/sys")
         )
 
     def undo(self) -> None:

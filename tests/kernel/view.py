@@ -45,7 +45,7 @@ def enter() -> None:
     """Move this process into the namespace, once. Raises OSError or CalledProcessError with the refused step."""
     if _machine:
         return
-    _machine.append(os.open("/proc/self/ns/mnt", os.O_RDONLY))
+    machine = os.open("/proc/self/ns/mnt", os.O_RDONLY)
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(CLONE_NEWNS) != 0:
         number = ctypes.get_errno()
@@ -57,6 +57,7 @@ def enter() -> None:
     _private_dev()
     LXC_PATH.mkdir(parents=True, exist_ok=True)
     mount("--bind", str(scratch("lxc")), str(LXC_PATH))
+    _machine.append(machine)  # last: a step that was refused is refused again, not taken for done
 
 
 def outside(*argv: str) -> subprocess.CompletedProcess[str]:
