@@ -26,6 +26,8 @@ CALLS = ("dlopen:libcuda.so.1", "dlopen:libnvidia-ml.so.1", "nvmlInit", "nvmlDev
          "cuInit@clean-env", "cuDeviceGetCount@clean-env")
 """NVML before CUDA: it never touches nvidia-uvm, and cuInit is what may hang."""
 
+UNKNOWN_MAKE = "a PID namespace of unknown make"
+
 T = TypeVar("T")
 
 
@@ -70,8 +72,8 @@ class Node:
 class Machine:
     """One machine or container as it was found. Plain data: JSON-able by model.as_dict.
 
-    kind           host, lxc, docker, podman, kubernetes, nspawn ...; the kernel's facts (majors, gpus, modules) are the
-                   same inside a container and outside.
+    kind           host, lxc, docker, podman, kubernetes, nspawn, container (of unknown make), unknown (could not be told);
+                   the kernel's facts (majors, gpus, modules) are the same inside a container and outside
     userns         in a user namespace (an unprivileged container)
     majors         {driver name: character major}; None when /proc/devices could not be read
     owners         {major: driver names}
@@ -152,7 +154,7 @@ def survey(host: Host, declared: Declared = Declared(), key: str = "host") -> Ma
     asking = _Asking()
     ask = asking.ask
     who = ask("who", host.who, Who(0, 0, 0))
-    kind = ask("container", lambda: _kind(host), "host")
+    kind = ask("container", lambda: _kind(host), "unknown")
     devices = ask("character majors", lambda: host.read("/proc/devices"), None)
     table = None if devices is None else device_table(devices)
     gpus = ask("gpus on pci", lambda: tuple(pci.gpus(host)), None)
@@ -186,9 +188,9 @@ def _kind(host: Host) -> str:
     mark = inside(host)
     if mark == "systemd-nspawn":
         return "nspawn"
-    if mark in ("docker", "podman", "") and list_or_empty(host, "/var/run/secrets/kubernetes.io"):
+    if mark in ("docker", "podman", UNKNOWN_MAKE) and list_or_empty(host, "/var/run/secrets/kubernetes.io"):
         return "kubernetes"
-    return mark or "host"
+    return "container" if mark == UNKNOWN_MAKE else mark or "host"
 
 
 def _module(host: Host) -> str:

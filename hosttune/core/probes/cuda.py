@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from ..catalogue import finding
+from ..diagnose import diagnose
 from ..model import ERROR, FAIL, FITS, OK, PROVED, SKIP, WARN, Finding, Hint, Probe
 from ..survey import CONTROL, UVM_NODE, Machine
 from . import driver, environment, gpu, libraries, module, nodes, permission
@@ -23,13 +24,13 @@ _DECIDE = {2: "ulimit -v; sysctl vm.overcommit_memory   # an address-space limit
            802: "systemctl status nvidia-fabricmanager", 804: "ls -d /usr/local/cuda*/compat",
            805: "ls -l ${CUDA_MPS_PIPE_DIRECTORY:-/tmp/nvidia-mps}/control",
            999: "journalctl -k | grep -i -e suspend -e xid   # after a suspend: rmmod nvidia_uvm; modprobe nvidia-uvm"}
+LAYERS_BELOW = (gpu.PROBE, module.PROBE, nodes.PROBE, permission.PROBE, driver.PROBE, libraries.PROBE, environment.PROBE)
 _NODE_IDS = ("HT401", "HT402", "HT403", "HT404", "HT405", "HT406", "HT407", "HT408", "HT409")
 
 
 def run(machines: Machines) -> List[Finding]:
     """HT360, HT361, HT362, HT905."""
-    below_it = [f for probe in (gpu, module, nodes, permission, driver, libraries, environment) for f in probe.run(machines)
-                if f.status == FAIL or f.because]
+    below_it = [f for f in diagnose(machines, LAYERS_BELOW) if f.status == FAIL]
     found = []
     for machine in machines.values():
         faults = [f for f in below_it if f.machine in (machine.key, "host")]
