@@ -34,7 +34,22 @@ def child(request: Request) -> Dict[str, Any]:
     return answer
 
 
-OPS: Dict[str, Callable[[Request], Any]] = {"ping": ping, "child": child}
+def survey(request: Request) -> Dict[str, Any]:
+    """Everything a doctor asks of one machine, as a machine of a recording."""
+    from .examine import survey_here
+
+    return survey_here(LiveHost(), request.get("declared", {}))
+
+
+def examine(request: Request) -> Dict[str, Any]:
+    """A recording of this host and of its named containers: {"containers": {id: GPUs or null}, "declared": {...}}."""
+    from .examine import declared_of
+    from .examine import examine as whole
+
+    return whole(LiveHost(), request.get("containers", {}), declared_of(request.get("declared", {})))
+
+
+OPS: Dict[str, Callable[[Request], Any]] = {"ping": ping, "child": child, "survey": survey, "examine": examine}
 
 
 def answer(request: Request) -> Tuple[int, Dict[str, Any]]:

@@ -8,7 +8,8 @@ to run it and what it costs. Meaning never rests on colour alone.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import click
 
@@ -39,31 +40,45 @@ def render(report: Report, colour: bool = False, ascii_only: bool = False, verbo
 
 def _lines(report: Report, style: Style, marks: dict[str, str], verbose: bool) -> Iterator[str]:
     cause = first_cause(report.findings)
-    shown = sorted((f for f in report.findings if f is not cause), key=lambda f: _ORDER[f.status])
-    if cause:
-        yield from _finding(cause, style, marks)
-    for f in shown:
+    groups = _fold(report.findings)
+    cause_group = next((g for g in groups if cause in g), None)
+    if cause_group:
+        yield from _finding(cause_group, style, marks)
+    for group in sorted((g for g in groups if g is not cause_group), key=lambda g: _ORDER[g[0].status]):
+        f = group[0]
         if f.ignored:
             if verbose:
-                yield style("%s %s  %s: ignored: %s" % (marks[SKIP], f.id, _subject(f), f.ignored), fg="bright_black")
+                yield style(
+                    "%s %s  %s: ignored: %s" % (marks[SKIP], f.id, _subjects(group), f.ignored), fg="bright_black"
+                )
         elif f.status in (FAIL, ERROR, WARN) or verbose:
-            yield from _finding(f, style, marks)
+            yield from _finding(group, style, marks)
     yield from _steps(report, style)
     for action in report.actions:
         yield from _action(action, style)
     yield _last_line(report, cause, style)
 
 
-def _subject(f: Finding) -> str:
-    return (
-        f.subject if f.machine in ("", "host") or f.subject.startswith(f.machine) else "%s %s" % (f.machine, f.subject)
-    )
+def _fold(findings: Sequence[Finding]) -> list[list[Finding]]:
+    """Findings that differ in their subject alone, told once: eight GPUs with one fault are one line."""
+    groups: dict[Finding, list[Finding]] = {}
+    for f in findings:
+        groups.setdefault(replace(f, subject=""), []).append(f)
+    return list(groups.values())
 
 
-def _finding(f: Finding, style: Style, marks: dict[str, str]) -> Iterator[str]:
+def _subjects(group: list[Finding]) -> str:
+    f = group[0]
+    named = ", ".join(g.subject for g in group[:4]) + (" and %d more" % (len(group) - 4) if len(group) > 4 else "")
+    return named if f.machine in ("", "host") or f.subject.startswith(f.machine) else "%s %s" % (f.machine, named)
+
+
+def _finding(group: list[Finding], style: Style, marks: dict[str, str]) -> Iterator[str]:
+    f = group[0]
     word = style("%s %s" % (marks[f.status], f.id), fg=_COLOURS[f.status], bold=f.status == FAIL)
     because = " (because of %s)" % ", ".join(f.because) if f.because else ""
-    yield "%s  %s: %s%s" % (word, _subject(f), f.summary, because)
+    summary = f.summary[len(f.subject) :].lstrip() if f.summary.startswith(f.subject + " ") else f.summary
+    yield "%s  %s: %s%s" % (word, _subjects(group), summary, because)
     for n, line in enumerate(f.evidence):
         yield "     %s %s" % ("%-7s" % (f.proof + ":") if n == 0 and f.proof else " " * 7, line)
     if f.hint.command:

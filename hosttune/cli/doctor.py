@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""hosttune doctor: why CUDA does not start."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..core import gpus
+from ..core.examine import declared_of, examine, judge
+from ..core.host import LiveHost
+from ..core.model import Refused, Report
+from ..core.profile import Profile
+from ..core.recording import redact
+from ..core.survey import Machine
+from ..data import machine
+from .output import Output, reporting
+from .profile import load, profile_option
+
+
+@click.command(name="doctor")
+@click.option("--host", "target", metavar="SSH", help="Look at another host over ssh; nothing is installed there.")
+@click.option(
+    "--ct",
+    "containers",
+    multiple=True,
+    metavar="ID",
+    help="Look inside this container of the host, too. May be repeated.",
+)
+@click.option("--as-user", metavar="NAME|UID", help="Ask as this user: root passes file modes that a service does not.")
+@click.option("--deep", is_flag=True, help="Make a context on a GPU, too.")
+@click.option("--gpus", "expected", type=click.IntRange(0, 64), help="How many GPUs CUDA shall count.")
+@click.option(
+    "--record",
+    type=click.Path(dir_okay=False),
+    metavar="FILE",
+    help="Write all that was asked and answered: a bug report.",
+)
+@click.option(
+    "--replay", type=click.Path(exists=True, dir_okay=False), metavar="FILE", help="Judge a recording; asks no machine."
+)
+@click.option("--no-redact", is_flag=True, help="Leave names, addresses and UUIDs in the recording.")
+@profile_option
+@reporting
+def command(
+    target: str | None,
+    containers: tuple[str, ...],
+    as_user: str | None,
+    deep: bool,
+    expected: int | None,
+    record: str | None,
+    replay: str | None,
+    no_redact: bool,
+    profile_path: str | None,
+    output: Output,
+) -> int:
+    """Say why CUDA does not start here: the first cause, its proof, the fix and where to run it. Changes nothing."""
+    if replay and (target or containers or record or as_user or deep):
+        raise click.UsageError(
+            "--replay asks no machine: it goes with none of --host, --ct, --record, --as-user, --deep"
+        )
+    profile = load(profile_path)
+    recording = _read(replay) if replay else _ask(target, containers, profile, as_user, deep, expected)
+    if record:
+        _write(record, recording if no_redact else redact(recording))
+    machines, findings = judge(recording, machine)
+    here = machines.get("host") or next(iter(machines.values()), None)
+    where = str(recording["machines"].get("host", {}).get("uname", "")).split(" ")[0]
+    report = Report("doctor", target or where, facts=_facts(here), findings=tuple(findings))
+    return output.emit(report, profile)
+
+
+def _ask(
+    target: str | None,
+    containers: tuple[str, ...],
+    profile: Profile,
+    as_user: str | None,
+    deep: bool,
+    expected: int | None,
+) -> dict[str, Any]:
+    declared = {"uid": _uid(as_user), "contexts": deep, "gpus": None if containers else expected}
+    if target:
+        from ..remote import ask
+
+        wanted = dict.fromkeys(containers, expected)
+        answer: dict[str, Any] = ask(target, {"op": "examine", "containers": wanted, "declared": declared})
+        return answer
+    host = LiveHost()
+    ids = containers or tuple(profile.containers)
+    counted = {
+        ct: expected
+        if expected is not None
+        else gpus.declared(host, profile.containers[ct].gpus)
+        if ct in profile.containers
+        else None
+        for ct in ids
+    }
+    return examine(host, counted, declared_of(declared))
+
+
+def _uid(as_user: str | None) -> int | None:
+    if as_user is None:
+        return None
+    if os.geteuid() != 0:
+        raise Refused("only root can ask as another user", "--as-user", "sudo hosttune doctor --as-user %s" % as_user)
+    try:
+        return int(as_user) if as_user.isdigit() else pwd.getpwnam(as_user).pw_uid
+    except KeyError:
+        raise Refused("there is no such user: %s" % as_user, "--as-user")
+
+
+def _read(path: str) -> dict[str, Any]:
+    try:
+        data: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
+    except ValueError as e:
+        raise Refused("this is not JSON: %s" % getattr(e, "msg", e), "%s:%s" % (path, getattr(e, "lineno", 1)))
+    return data
+
+
+def _write(path: str, recording: dict[str, Any]) -> None:
+    text = json.dumps(recording, indent=1, sort_keys=True) + "\n"
+    try:
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as f:
+            f.write(text)
+    except OSError as e:
+        raise Refused("the recording could not be written: %s" % e.strerror, path)
+
+
+def _facts(seen: Machine | None) -> dict[str, str]:
+    if seen is None:
+        return {}
+    return {"kind": seen.kind, "driver": seen.module or "", "gpus": "" if seen.gpus is None else str(len(seen.gpus))}

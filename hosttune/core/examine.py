@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a doctor does, wherever it stands: examine makes a recording, judge reads it.
+
+The same two steps serve a local run, a run over ssh and a replayed bug report, so that whatever a person sees live can
+be seen again from one file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from .catalogue import finding
+from .diagnose import diagnose
+from .host import Host
+from .lxc import inside
+from .model import ERROR, WARN, Finding, Hint, Refused
+from .probes import PROBES
+from .recording import SCHEMA, RecordingHost, ReplayHost, load
+from .survey import Declared, Machine, survey
+
+Gpus = Mapping[str, Optional[int]]
+"""{container id: how many GPUs it is declared to have, None if nothing is said}."""
+
+
+def examine(host: Host, containers: Optional[Gpus] = None, declared: Optional[Declared] = None) -> Dict[str, Any]:
+    """A recording of this machine ("host"; from inside a container it is that container) and of its named containers.
+
+    A container that cannot be asked stands in it as {"absent": {id, what, way_out}}: what the host sees of it still counts.
+    """
+    recorder = RecordingHost(host)
+    containers, declared = containers or {}, declared or Declared()
+    here = Declared(declared.gpus, declared.uid, declared.contexts, tuple(containers), declared.timeout)
+    survey(recorder, here)
+    machines: Dict[str, Any] = {"host": dict(recorder.view, declared=asdict(here))}
+    for ct_id, gpus in containers.items():
+        machines["ct:" + ct_id] = _inside(
+            host, ct_id, Declared(gpus, declared.uid, declared.contexts, (), declared.timeout)
+        )
+    return {"schema": SCHEMA, "machines": machines}
+
+
+def _inside(host: Host, ct_id: str, declared: Declared) -> Dict[str, Any]:
+    try:
+        view: Dict[str, Any] = inside.ask(
+            host, ct_id, {"op": "survey", "declared": asdict(declared)}, declared.timeout * 4
+        )
+        return view
+    except inside.NoPython as e:
+        return {"absent": {"id": "HT904", "what": e.what, "way_out": e.way_out}}
+    except Refused as e:
+        running = "RUNNING" in host.run(["lxc-info", "-n", ct_id, "-s", "-H"]).out
+        return {
+            "absent": {
+                "id": "HT903" if running else "HT430",
+                "what": e.what if running else "the container does not run",
+                "way_out": e.way_out if running else "",
+            }
+        }
+
+
+def survey_here(host: Host, declared: Mapping[str, Any]) -> Dict[str, Any]:
+    """One machine of a recording: what the core does when it is sent into a container."""
+    recorder = RecordingHost(host)
+    wanted = declared_of(declared)
+    survey(recorder, wanted)
+    return dict(recorder.view, declared=asdict(wanted))
+
+
+def declared_of(plain: Mapping[str, Any]) -> Declared:
+    """A Declared of plain data; unknown keys are left out (a recording may come from another version)."""
+    kept = {k: v for k, v in plain.items() if k in Declared.__dataclass_fields__}
+    return Declared(**dict(kept, container_ids=tuple(kept.get("container_ids", ()))))
+
+
+def judge(
+    recording: Mapping[str, Any], base: Callable[[str], Mapping[str, Any]]
+) -> Tuple[Dict[str, Machine], List[Finding]]:
+    """What is known of each machine of a recording, and what is wrong. `base(name)` gives a shipped machine.
+
+    Causes that were found stand even when answers are missing: those are folded into one HT902.
+    """
+    present = {k: m for k, m in recording.get("machines", {}).items() if not (isinstance(m, Mapping) and "absent" in m)}
+    hosts = load(dict(recording, machines=present), base)
+    ids = tuple(k[len("ct:") :] for k in recording.get("machines", {}) if k.startswith("ct:"))
+    machines = {key: survey(host, _declared(key, host, ids), key) for key, host in hosts.items()}
+    findings = diagnose(machines, PROBES)
+    findings += [_absent(key, m["absent"]) for key, m in recording["machines"].items() if key not in present]
+    missing = sorted({question for host in hosts.values() for question in host.unrecorded})
+    if missing:
+        more = ", ..." if len(missing) > 3 else ""
+        findings.append(
+            finding(
+                "HT902",
+                WARN,
+                "recording",
+                "%d questions have no answer in it: %s%s" % (len(missing), ", ".join(missing[:3]), more),
+            )
+        )
+    return machines, findings
+
+
+def _declared(key: str, host: ReplayHost, ids: Sequence[str]) -> Declared:
+    declared = declared_of(host.view.get("declared", {}))
+    if key == "host" and not declared.container_ids:
+        return Declared(declared.gpus, declared.uid, declared.contexts, tuple(ids), declared.timeout)
+    return declared
+
+
+def _absent(key: str, why: Mapping[str, Any]) -> Finding:
+    command = str(why.get("way_out", ""))
+    if why["id"] == "HT430" and not command:
+        number = key[len("ct:") :]
+        command = "pct start %s" % number if number.isdigit() else "lxc-start -n %s" % number
+    return finding(str(why["id"]), ERROR, key, str(why["what"]), machine=key, hint=Hint(command, "host"))

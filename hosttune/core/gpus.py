@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which GPUs a declaration means: "all", minors such as "0,1", or those of a NUMA node ("numa:0")."""
+
+from __future__ import annotations
+
+import errno
+import re
+from typing import Dict, Optional, Tuple
+
+from . import pci
+from .host import Host, list_or_empty
+from .model import Refused
+
+FOLDER = "/proc/driver/nvidia/gpus"
+
+
+def minors(host: Host) -> Dict[str, int]:
+    """{bdf: Device Minor} of each GPU that the driver has; minor N is /dev/nvidiaN. Empty without the driver."""
+    out = {}
+    for bdf in list_or_empty(host, FOLDER):
+        found = re.search(r"^Device Minor:\s*(\d+)", host.read("%s/%s/information" % (FOLDER, bdf)), re.MULTILINE)
+        if found:
+            out[bdf] = int(found.group(1))
+    return out
+
+
+def chosen(host: Host, gpus: str) -> Optional[Tuple[int, ...]]:
+    """The minors that a declaration means, None for all. Refused for a node without GPUs."""
+    if gpus == "all":
+        return None
+    if not gpus.startswith("numa:"):
+        return tuple(sorted(int(n) for n in gpus.split(",")))
+    node, by_bdf = int(gpus[len("numa:") :]), minors(host)
+    here = tuple(sorted(by_bdf[gpu.bdf] for gpu in pci.gpus(host) if gpu.numa_node == node and gpu.bdf in by_bdf))
+    if not here:
+        raise Refused(
+            "no GPU that the driver has lies on NUMA node %d" % node,
+            "gpus: " + gpus,
+            "nvidia-smi topo -m shows the nodes",
+        )
+    return here
+
+
+def declared(host: Host, gpus: str) -> Optional[int]:
+    """How many GPUs a declaration means on this host; None when it cannot be told (no driver)."""
+    try:
+        which = chosen(host, gpus)
+        return len(which) if which is not None else len(minors(host)) or None
+    except OSError as e:
+        if e.errno in (errno.ENOENT, errno.EACCES):
+            return None
+        raise

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ask the core inside a container: the zip goes in through standard input, nothing is written there.
+
+`pct exec` on Proxmox VE, `lxc-attach` elsewhere. Not `pct push`: it exits 0 even when the copy failed, and takes the
+config lock; not through paths below the container's root, which its owner controls.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Dict, List, Mapping
+
+from .. import __main__ as served
+from .. import corezip
+from ..host import Host
+from ..model import Refused
+
+SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+class NoPython(Refused):
+    """The container has no Python 3.9 or newer: what the host can see still stands (HT904)."""
+
+
+def enter(host: Host, ct_id: str) -> List[str]:
+    """The words before a command that run it inside."""
+    if ct_id.isdigit() and host.run(["pct", "status", ct_id]).rc == 0:
+        return ["pct", "exec", ct_id, "--"]
+    return ["lxc-attach", "-n", ct_id, "--clear-env", "--set-var", "PATH=" + SEARCH_PATH, "--"]
+
+
+def ask(host: Host, ct_id: str, request: Mapping[str, Any], timeout: float = 120) -> Any:
+    """The `result` of one request (core/__main__.py). Raises NoPython, or Refused with what the other side said."""
+    ran = host.run([*enter(host, ct_id), *corezip.argv()], timeout, corezip.stdin(request))
+    where = "ct:" + ct_id
+    if ran.timeout:
+        raise Refused(
+            "gave no answer within %g s" % timeout, where, "hosttune doctor inside the container names the step"
+        )
+    told = _last_json(ran.out)
+    if told is None and (ran.rc in (126, 127) or "python3" in ran.err):
+        raise NoPython(
+            "no python3 inside", where, "install it there (apt install python3), or look from inside by hand"
+        )
+    if told is None:
+        raise Refused(
+            "could not be entered: %s" % (ran.err.strip().splitlines() or ["exit code %d" % ran.rc])[-1],
+            where,
+            "lxc-info -n %s" % ct_id,
+        )
+    if "error" in told:
+        error = told["error"]
+        kind = NoPython if str(error.get("what", "")).startswith("Python is") else Refused
+        raise kind(str(error.get("what", "")), where, str(error.get("way_out", "")))
+    return told["result"]
+
+
+def _last_json(text: str) -> Any:
+    """The answer is the last line; a login banner or a warning may stand before it."""
+    for line in reversed(text.strip().splitlines()):
+        if line.startswith("{"):
+            try:
+                answer: Dict[str, Any] = json.loads(line)
+            except ValueError:
+                return None
+            return answer
+    return None
+
+
+OPERATIONS = served.OPS
+"""Named here so that the whole service travels wherever this module does (Ansible bundles what is imported)."""
