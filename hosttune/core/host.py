@@ -144,8 +144,12 @@ class Host:
         uid: Optional[int] = None,
         env: Optional[Mapping[str, str]] = None,
         timeout: float = 30,
+        pid: Optional[int] = None,
     ) -> Inquiry:
-        """Risky questions, in a child process: every node first, then the calls in their order (see child.py)."""
+        """Risky questions, in a child process: every node first, then the calls in their order (see child.py).
+
+        pid: look at the nodes as this process does (a container's init): its mounts, its device cgroup; no calls then.
+        """
         raise NotImplementedError
 
     # ---- effects
@@ -337,10 +341,11 @@ class LiveHost(Host):
         uid: Optional[int] = None,
         env: Optional[Mapping[str, str]] = None,
         timeout: float = 30,
+        pid: Optional[int] = None,
     ) -> Inquiry:
         from .child import inquire
 
-        return inquire(nodes, calls, uid, env, timeout)
+        return inquire(nodes, calls, uid, env, timeout, pid)
 
     # ---- effects
     def _log(self, effect: str, target: str, **more: Any) -> None:

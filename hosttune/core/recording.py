@@ -162,8 +162,11 @@ class ReplayHost(Host):
         uid: Optional[int] = None,
         env: Optional[Mapping[str, str]] = None,
         timeout: float = 30,
+        pid: Optional[int] = None,
     ) -> Inquiry:
         view = self.view if uid is None else merge(self.view, self.views.get("uid:%d" % uid, {}))
+        if pid is not None:  # another mount table: nothing of this machine's own nodes holds there
+            view = self.views.get("pid:%d" % pid, {})
         known_nodes, known_calls = view.get("nodes", {}), view.get("calls", {})
         for path in nodes:
             if path not in known_nodes:
@@ -302,9 +305,11 @@ class RecordingHost(Host):
         uid: Optional[int] = None,
         env: Optional[Mapping[str, str]] = None,
         timeout: float = 30,
+        pid: Optional[int] = None,
     ) -> Inquiry:
-        got = self.inner.inquire(nodes, calls, uid, env, timeout)
-        into = self.view if uid is None else self.view.setdefault("views", {}).setdefault("uid:%d" % uid, {})
+        got = self.inner.inquire(nodes, calls, uid, env, timeout, pid)
+        name = "pid:%d" % pid if pid is not None else "" if uid is None else "uid:%d" % uid
+        into = self.view.setdefault("views", {}).setdefault(name, {}) if name else self.view
         for path, node in got.nodes.items():
             into.setdefault("nodes", {})[path] = dict(into.get("nodes", {}).get(path, {}), **node)
         into.setdefault("calls", {}).update(got.calls)
