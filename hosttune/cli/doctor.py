@@ -123,12 +123,14 @@ def _read(path: str) -> dict[str, Any]:
 
 
 def _write(path: str, recording: dict[str, Any]) -> None:
-    text = json.dumps(recording, indent=1, sort_keys=True) + "\n"
+    """A new file of mode 0600. An existing one is never overwritten: it may be the report of another fault."""
+    data = json.dumps(recording, indent=1, sort_keys=True).encode() + b"\n"
     try:
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as f:
-            f.write(text)
+        LiveHost().replace(path, data, expect=None, mode=0o600)
     except OSError as e:
         raise Refused("the recording could not be written: %s" % e.strerror, path)
+    except Refused:
+        raise Refused("there is such a file already", path, "name another, or remove it first")
 
 
 def _facts(seen: Machine | None) -> dict[str, str]:
