@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,13 @@ import pytest
 import yaml
 
 from hosttune.core import journal
-from tests.kernel import view
-from tests.kernel.conftest import _cannot, _need_tools, fake, lxc, make_container, nodes
+from tests.kernel import mission, view
+from tests.kernel.conftest import _cannot, _need_tools, fake, lxc, standin
 from tests.kernel.fake_tree import FakeTrees
+from tests.kernel.mission import Mission
+from tests.kernel.standin import StandIn
 
-__all__ = ["fake", "lxc", "machine", "make_container", "nodes", "private_namespace"]
+__all__ = ["fake", "founding", "lxc", "machine", "private_namespace", "standin"]
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
@@ -39,13 +41,11 @@ def private_namespace() -> None:
 
 
 @dataclass
-class Machine:
-    """This machine as a test has arranged it, and Ansible on it."""
+class Ansible:
+    """The real programs, on this machine through a local connection."""
 
-    fake: FakeTrees
     folder: Path
-    numa_balancing: Path
-    """The file behind /proc/sys/kernel/numa_balancing."""
+    env: dict[str, str] = field(default_factory=dict)
 
     def module(self, name: str, *flags: str, **options: Any) -> dict[str, Any]:
         """Return values of one task, run on its own. `rc` is the exit code of ansible."""
@@ -67,6 +67,20 @@ class Machine:
         path.write_text(yaml.safe_dump({"all": {"hosts": {"here": here}}}))
         return str(path)
 
+    def _run(self, program: str, *argv: str) -> subprocess.CompletedProcess[str]:
+        env = {k: v for k, v in os.environ.items() if not k.startswith("ANSIBLE_")}
+        env |= {"ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), **self.env}
+        return subprocess.run([str(BIN / program), *argv], env=env, cwd=self.folder, capture_output=True, text=True)
+
+
+@dataclass
+class Machine(Ansible):
+    """Two GPUs, no containers, and what a test has done to it."""
+
+    fake: FakeTrees = field(default_factory=FakeTrees)
+    numa_balancing: Path = Path()
+    """The file behind /proc/sys/kernel/numa_balancing."""
+
     def snapshot(self) -> dict[str, bytes]:
         """Every file that hosttune may write to, with its content."""
         places = [self.numa_balancing, *Path("/sys/bus/pci/devices").glob("*/config")]
@@ -74,10 +88,31 @@ class Machine:
             places += [p for p in Path(folder).rglob("*") if p.is_file()]
         return {str(p): p.read_bytes() for p in places}
 
-    def _run(self, program: str, *argv: str) -> subprocess.CompletedProcess[str]:
-        env = {k: v for k, v in os.environ.items() if not k.startswith("ANSIBLE_")}
-        env["ANSIBLE_CONFIG"] = str(ROOT / "ansible.cfg")
-        return subprocess.run([str(BIN / program), *argv], env=env, cwd=self.folder, capture_output=True, text=True)
+
+@dataclass
+class FoundingHost:
+    """The founding host of tests/kernel, and Ansible on it."""
+
+    host: Mission
+    ansible: Ansible
+
+    @property
+    def ct(self) -> str:
+        """Name of its container."""
+        return self.host.ct
+
+    def profile(self, mode: str, **container: Any) -> dict[str, Any]:
+        """Its variable `hosttune`."""
+        return {"mode": mode, "knobs": {"profile": "pcie-inference"}, "containers": {self.ct: {"gpus": "all", **container}}}
+
+
+@pytest.fixture
+def founding(lxc: None, standin: StandIn, tmp_path: Path) -> Iterator[FoundingHost]:
+    """Eight GPUs, nvidia-uvm moved from 509 to 511, the container's config still with 509."""
+    made = mission.broken(standin)
+    # Only the modules may see the played driver: they run on "the host".
+    yield FoundingHost(made, Ansible(tmp_path, made.env))
+    made.undo()
 
 
 @pytest.fixture
@@ -92,7 +127,7 @@ def machine(fake: FakeTrees, tmp_path: Path) -> Iterator[Machine]:
     was_there = STATE.exists()
     STATE.mkdir(mode=0o700, parents=True, exist_ok=True)
     fake.folder(str(STATE), {})
-    yield Machine(fake, tmp_path, fake.file("/proc/sys/kernel/numa_balancing", "1\n"))
+    yield Machine(tmp_path, {}, fake, fake.file("/proc/sys/kernel/numa_balancing", "1\n"))
     fake.undo()
     if not was_there:
         shutil.rmtree(STATE)
