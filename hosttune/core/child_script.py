@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import json
 import os
 import re
@@ -67,6 +68,7 @@ def access(path: str) -> str:
     return name_of(ctypes.get_errno())
 
 
+@functools.lru_cache(maxsize=None)
 def char_majors() -> Optional[Dict[int, List[str]]]:
     """The "Character devices" part of /proc/devices: it is not namespaced. None when it cannot be read."""
     try:
@@ -118,22 +120,31 @@ def open_node(path: str) -> str:
     return "ok"
 
 
+def cgroups(process: str) -> Dict[str, str]:
+    """{controllers: path} of a process; "" is cgroup v2. A hybrid kernel lists v1 hierarchies that nobody mounted."""
+    with open("/proc/%s/cgroup" % process) as f:
+        fields = [line.rstrip("\n").split(":", 2) for line in f]
+    return {controllers: path for _, controllers, path in fields}
+
+
 def enter(pid: int) -> None:
     """Become what a container's process `pid` is to the device cgroup and the mount table. Raises OSError."""
     import ctypes
 
-    with open("/proc/%d/cgroup" % pid) as f:
-        lines = [line.rstrip("\n").split(":", 2) for line in f]
+    char_majors()  # as the host has them: a container may lay something else over its /proc
     mounts = os.open("/proc/%d/ns/mnt" % pid, os.O_RDONLY | os.O_CLOEXEC)
-    for _, controllers, path in lines:
+    here = cgroups("self")
+    for controllers, path in cgroups(str(pid)).items():
+        if path == here.get(controllers):
+            continue
         if controllers == "":
             hybrid = os.path.exists("/sys/fs/cgroup/unified/cgroup.procs")
-            procs = "/sys/fs/cgroup" + ("/unified" if hybrid else "") + path + "/cgroup.procs"
+            top = "/sys/fs/cgroup/unified" if hybrid else "/sys/fs/cgroup"
         elif "devices" in controllers.split(","):
-            procs = "/sys/fs/cgroup/devices" + path + "/cgroup.procs"
+            top = "/sys/fs/cgroup/devices"
         else:
             continue
-        with open(procs, "w") as f:
+        with open(top + path + "/cgroup.procs", "w") as f:
             f.write("0")
     if libc().setns(mounts, CLONE_NEWNS):
         number = ctypes.get_errno()
