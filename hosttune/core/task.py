@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from .host import Host
@@ -57,6 +58,14 @@ def fixes(findings: Sequence[Finding]) -> List[str]:
         if f.hint.command:
             told.append("  fix%s: %s" % (" on " + f.hint.where if f.hint.where else "", f.hint.command))
     return told
+
+
+def message(e: Exception) -> str:
+    """One message for a task that could not even begin: what, where, and the way out."""
+    if isinstance(e, OSError):
+        hint = "\n  fix: run it as root (become: true)" if e.errno in (errno.EACCES, errno.EPERM) else ""
+        return "%s%s%s" % (e.filename + ": " if e.filename else "", e.strerror or e, hint)
+    return str(e)
 
 
 def _change(step: Step) -> str:

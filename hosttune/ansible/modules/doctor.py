@@ -125,8 +125,8 @@ def main() -> None:
     module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
     try:
         module.exit_json(**doctor(host.LiveHost(), module.params))
-    except model.Refused as e:
-        module.fail_json(msg=str(e))
+    except (model.Refused, OSError) as e:
+        module.fail_json(msg=task.message(e))
 
 
 def doctor(door: host.Host, params: Dict[str, Any]) -> Dict[str, Any]:

@@ -92,8 +92,8 @@ def main() -> None:
     door = host.LiveHost()
     try:
         steps, findings = engine.revert(door, knobs.BY_ID, module.params["to"], module.check_mode)
-    except model.Refused as e:
-        module.fail_json(msg=str(e))
+    except (model.Refused, OSError) as e:
+        module.fail_json(msg=task.message(e))
     module.exit_json(**task.result(door, findings, steps, mode="apply", check_mode=module.check_mode))
 
 

@@ -139,8 +139,8 @@ def main() -> None:
     module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
     try:
         module.exit_json(**tune(host.LiveHost(), module.params, module.check_mode))
-    except model.Refused as e:
-        module.fail_json(msg=str(e))
+    except (model.Refused, OSError) as e:
+        module.fail_json(msg=task.message(e))
 
 
 def tune(door: host.Host, params: Dict[str, Any], check_mode: bool) -> Dict[str, Any]:
