@@ -30,15 +30,15 @@ class Output:
     ascii: bool
     started: float
 
-    def emit(self, report: Report, profile: Profile | None = None) -> int:
-        """Print the report on stdout and return the exit code, computed here and nowhere else."""
+    def emit(self, report: Report, profile: Profile | None = None, err: bool = False) -> int:
+        """Print the report on stdout (err: on stderr, where stdout has another use) and return the exit code."""
         findings = report.findings
         if profile and profile.ignore:
             findings = tuple(apply_ignores(findings, profile.ignore, self.started))
         report = replace(
             report, findings=findings, version=__version__, duration_ms=int((time.time() - self.started) * 1000)
         )
-        click.echo(self._text(report), nl=False, color=self._coloured())
+        click.echo(self._text(report), nl=False, err=err, color=self._coloured())
         return exit_code(report, self.strict)
 
     def _text(self, report: Report) -> str:

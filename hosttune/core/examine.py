@@ -7,7 +7,7 @@ be seen again from one file.
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from .catalogue import finding
@@ -30,13 +30,11 @@ def examine(host: Host, containers: Optional[Gpus] = None, declared: Optional[De
     """
     recorder = RecordingHost(host)
     containers, declared = containers or {}, declared or Declared()
-    here = Declared(declared.gpus, declared.uid, declared.contexts, tuple(containers), declared.timeout)
+    here = replace(declared, container_ids=tuple(containers))
     survey(recorder, here)
     machines: Dict[str, Any] = {"host": dict(recorder.view, declared=asdict(here))}
     for ct_id, gpus in containers.items():
-        machines["ct:" + ct_id] = _inside(
-            host, ct_id, Declared(gpus, declared.uid, declared.contexts, (), declared.timeout)
-        )
+        machines["ct:" + ct_id] = _inside(host, ct_id, replace(declared, gpus=gpus))
     return {"schema": SCHEMA, "machines": machines}
 
 
@@ -103,7 +101,7 @@ def judge(
 def _declared(key: str, host: ReplayHost, ids: Sequence[str]) -> Declared:
     declared = declared_of(host.view.get("declared", {}))
     if key == "host" and not declared.container_ids:
-        return Declared(declared.gpus, declared.uid, declared.contexts, tuple(ids), declared.timeout)
+        return replace(declared, container_ids=tuple(ids))
     return declared
 
 

@@ -8,6 +8,7 @@ to run it and what it costs. Meaning never rests on colour alone.
 from __future__ import annotations
 
 import difflib
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
@@ -77,8 +78,10 @@ def _finding(group: list[Finding], style: Style, marks: dict[str, str]) -> Itera
     f = group[0]
     word = style("%s %s" % (marks[f.status], f.id), fg=_COLOURS[f.status], bold=f.status == FAIL)
     because = " (because of %s)" % ", ".join(f.because) if f.because else ""
-    summary = f.summary[len(f.subject) :].lstrip() if f.summary.startswith(f.subject + " ") else f.summary
-    yield "%s  %s: %s%s" % (word, _subjects(group), summary, because)
+    told = "%s: %s" % (_subjects(group), f.summary)
+    if f.summary.startswith(f.subject + " "):
+        told = _subjects(group) + f.summary[len(f.subject) :]
+    yield "%s  %s%s" % (word, told, because)
     for n, line in enumerate(f.evidence):
         yield "     %s %s" % ("%-7s" % (f.proof + ":") if n == 0 and f.proof else " " * 7, line)
     if f.hint.command:
@@ -106,7 +109,7 @@ def _steps(report: Report, style: Style) -> Iterator[str]:
 def diff(step: Step, style: Style = _plain) -> Iterator[str]:
     """A step as the lines of a unified diff, or as one line for a value."""
     if step.effect != "replace":
-        command = "  (%s)" % " ".join(step.argv) if step.argv else ""
+        command = "  (%s)" % shlex.join(step.argv) if step.argv else ""
         yield "  %s: %s → %s%s" % (step.target, step.before, step.after, command)
         return
     before, after = (step.before or "").splitlines(), (step.after or "").splitlines()
@@ -120,7 +123,7 @@ def diff(step: Step, style: Style = _plain) -> Iterator[str]:
 
 
 def _action(action: Action, style: Style) -> Iterator[str]:
-    yield "  %s: %s" % (action.subject, style(" ".join(action.argv), bold=True))
+    yield "  %s: %s" % (action.subject, style(shlex.join(action.argv), bold=True))
     yield "     why:    %s" % action.why
     for loss in action.destroys:
         yield "     %s %s" % (style("loses: ", fg="red", bold=True), loss)
@@ -138,7 +141,16 @@ def _last_line(report: Report, cause: Finding | None, style: Style) -> str:
         (SKIP, "skipped"),
         ("ignored", "ignored"),
     )
-    parts = ["%d %s" % (n[key], word) for key, word in words if n[key]] or ["nothing to judge"]
+    parts = ["%d %s" % (n[key], word) for key, word in words if n[key]]
+    if report.mode == "revert" or report.command == "revert":
+        changes = "%d change%s" % (len(report.steps), "" if len(report.steps) == 1 else "s")
+        parts.insert(
+            0,
+            "%s %s" % (changes, "put back" if report.changed else "to put back")
+            if report.steps
+            else "nothing to put back",
+        )
+    parts = parts or ["nothing to judge"]
     tail = "   first cause: %s" % style(cause.id, bold=True) if cause else ""
     hidden = "" if not (n[OK] or n[SKIP]) else "   (-v shows all)"
     return " · ".join(parts) + (tail or hidden)

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What survived a reboot and what is gone: the knobs and the containers of a profile, each with the change that mends it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import List, Mapping
+
+from . import container, engine, journal
+from .catalogue import finding
+from .host import Host, errname
+from .knobs import KNOBS
+from .lxc import outlook, store, sync
+from .lxc.needs import Wanted
+from .model import ERROR, WARN, Action, Finding, Hint, Refused, Report, Step
+from .profile import Profile
+
+
+def status(host: Host, profile: Profile) -> Report:
+    """Knobs of the profile (all of them when it names none), then its containers, or else every container of this host that
+    has NVIDIA devices in its config. Asks only; what would be done stands in steps and actions."""
+    findings: List[Finding] = []
+    steps: List[Step] = []
+    actions: List[Action] = []
+    for name, want in (profile.knobs or dict.fromkeys(KNOBS, "")).items():
+        found, more = engine.plan(KNOBS[name], host, want)
+        findings += found
+        steps += more
+    for ct_id, wanted in _containers(host, profile).items():
+        try:
+            report = sync.show(host, ct_id, wanted)
+        except Refused as e:
+            findings.append(sync.refused(ct_id, e))
+            continue
+        except OSError as e:
+            why = "%s: %s" % (e.filename or "its config", errname(e))
+            findings.append(finding("HT903", ERROR, "ct:" + ct_id, "could not be looked at: " + why))
+            continue
+        findings += [f if f.machine != "host" else replace(f, machine="ct:" + ct_id) for f in report.findings]
+        steps += report.steps
+        actions += report.actions
+    findings += _cut_short(host)
+    return Report(
+        "status", host.uname()[0], findings=tuple(findings), steps=tuple(steps), actions=tuple(actions), mode="plan"
+    )
+
+
+def _containers(host: Host, profile: Profile) -> Mapping[str, Wanted]:
+    if profile.containers:
+        return {ct_id: outlook.wanted_of(host, declared) for ct_id, declared in profile.containers.items()}
+    if container.inside(host):
+        return {}
+    try:
+        return {ct_id: Wanted() for ct_id in store.known_ids(host)}
+    except OSError:
+        return {}
+
+
+def _cut_short(host: Host) -> List[Finding]:
+    try:
+        open_entries = [e for e in journal.entries(host) if e.state == "intent"]
+    except OSError as e:
+        if errname(e) == "EACCES":
+            return []  # the journal is root's; a user's status is about the machine
+        raise
+    return [
+        finding(
+            "HT906",
+            WARN,
+            e.step.target,
+            "a run was cut short while it changed this; the next apply settles it",
+            hint=Hint("hosttune apply", "host", "nothing", "apply"),
+        )
+        for e in open_entries
+    ]
