@@ -52,7 +52,10 @@ def _allowed_by_config(node: Node, number: str, facts: ContainerFacts, place: st
         return Reason(PENDING, place, "%s allows it; the running container was started without that rule" % place, True)
     older = bool(facts.started and facts.changed > facts.started)
     if older and without is None:
-        text = "%s allows it; the file is %d s younger than the running container" % (place, facts.changed - facts.started)
+        text = "%s allows it; the file is %d s younger than the running container" % (
+            place,
+            facts.changed - facts.started,
+        )
         return Reason(PENDING, place, text, True)
     return Reason(ELSEWHERE, place, "%s allows it, and the container was started with that" % place, without is False)
 
@@ -60,19 +63,31 @@ def _allowed_by_config(node: Node, number: str, facts: ContainerFacts, place: st
 def _responsible(facts: ContainerFacts, number: str, machine: Machine) -> Tuple[str, str]:
     """(place, evidence) of what stands where the rule should be."""
     major, minor = (int(part) for part in number.split(":"))
-    bad = next((line for line in facts.rules if line.allow and line.rule.bad and re.search(r"\b%d\b" % major, line.text)), None)
+    bad = next(
+        (line for line in facts.rules if line.allow and line.rule.bad and re.search(r"\b%d\b" % major, line.text)), None
+    )
     if bad:
         return bad.place, "%s: LXC skips `%s`: %s" % (bad.place, bad.text, bad.rule.bad)
     old_key = next((line for line in facts.v1 if line.rule.opens(major, minor)), None)
     if old_key:
-        return old_key.place, "%s: lxc.cgroup.devices.allow has no effect on cgroup v2 (lxc.cgroup2 has)" % old_key.place
+        return (
+            old_key.place,
+            "%s: lxc.cgroup.devices.allow has no effect on cgroup v2 (lxc.cgroup2 has)" % old_key.place,
+        )
     aside = next((line for line in facts.elsewhere if line.rule.opens(major, minor)), None)
     if aside:
         return aside.place, "%s: the rule stands in a section that a running container does not read" % aside.place
     stale = stale_rules(facts, machine)
     if stale:
-        told = ["%s allows %s (%s)" % (line.place if not i else "line " + line.place.rpartition(":")[2], line.rule.major,
-                                       machine.owner(line.rule.major or 0) or "nobody's now") for i, line in enumerate(stale[:3])]
+        told = [
+            "%s allows %s (%s)"
+            % (
+                line.place if not i else "line " + line.place.rpartition(":")[2],
+                line.rule.major,
+                machine.owner(line.rule.major or 0) or "nobody's now",
+            )
+            for i, line in enumerate(stale[:3])
+        ]
         return stale[0].place, "%s; no line allows %d" % (", ".join(told), major)
     return facts.path, "%s: no line allows %d" % (facts.path, major)
 

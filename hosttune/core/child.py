@@ -29,8 +29,14 @@ NOT_TRIED = "not-tried"
 HANGS_ALLOWED = 3
 """After so many hung children no further one is started: each costs the whole time limit."""
 
-HIDDEN_BY_CLEAN_ENV = ("CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "LD_PRELOAD", "CUDA_MPS_PIPE_DIRECTORY",
-                       "CUDA_MPS_LOG_DIRECTORY", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")
+HIDDEN_BY_CLEAN_ENV = (
+    "CUDA_VISIBLE_DEVICES",
+    "LD_LIBRARY_PATH",
+    "LD_PRELOAD",
+    "CUDA_MPS_PIPE_DIRECTORY",
+    "CUDA_MPS_LOG_DIRECTORY",
+    "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+)
 """What "@clean-env" leaves out. A call that works only then is broken by one of these."""
 
 
@@ -56,9 +62,15 @@ class Answers:
 def ask(ops: Sequence[Mapping[str, Any]], env: Mapping[str, str], timeout: float) -> Answers:
     """Start one child and read its answers. timeout: seconds that a single operation may take."""
     got = Answers()
-    child = subprocess.Popen([sys.executable or "python3", "-I", "-c", source()], stdin=subprocess.PIPE,
-                             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=dict(env), cwd="/",
-                             start_new_session=True)
+    child = subprocess.Popen(
+        [sys.executable or "python3", "-I", "-c", source()],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=dict(env),
+        cwd="/",
+        start_new_session=True,
+    )
     assert child.stdin and child.stdout
     with child.stdin, child.stdout:
         # An interpreter that dies at once leaves nobody to read; its exit status says so below.
@@ -106,8 +118,14 @@ def _listen(fd: int, got: Answers, timeout: float) -> int:
                     got.values[said["end"]] = said["value"]
 
 
-def inquire(nodes: Sequence[str], calls: Sequence[str], uid: Optional[int] = None,
-            env: Optional[Mapping[str, str]] = None, timeout: float = 30, pid: Optional[int] = None) -> Inquiry:
+def inquire(
+    nodes: Sequence[str],
+    calls: Sequence[str],
+    uid: Optional[int] = None,
+    env: Optional[Mapping[str, str]] = None,
+    timeout: float = 30,
+    pid: Optional[int] = None,
+) -> Inquiry:
     """Ask every node, then make the calls.
 
     nodes    paths.
@@ -150,8 +168,9 @@ def _raise_if_refused(first: Sequence[Mapping[str, Any]], got: Answers) -> None:
             raise OSError(getattr(errno, name, errno.EPERM), "child cannot %s: %s" % (op["op"], text))
 
 
-def _nodes(paths: Sequence[str], uid: Optional[int], env: Mapping[str, str], timeout: float,
-           pid: Optional[int]) -> Tuple[Dict[str, Dict[str, Any]], str]:
+def _nodes(
+    paths: Sequence[str], uid: Optional[int], env: Mapping[str, str], timeout: float, pid: Optional[int]
+) -> Tuple[Dict[str, Dict[str, Any]], str]:
     """lstat of all, access of all, open of all. A node that hangs is skipped by the next child."""
     seen: Dict[str, Dict[str, Any]] = {path: {} for path in paths}
     todo = [{"op": what, "path": path} for what in ("lstat", "access", "open") for path in paths]
@@ -174,7 +193,7 @@ def _nodes(paths: Sequence[str], uid: Optional[int], env: Mapping[str, str], tim
         seen[op["path"]][op["op"]] = {"timeout": timeout} if got.hung >= 0 else "error: " + got.how
         if got.hung >= 0:
             stuck = stuck or "%s %s" % (op["op"], op["path"])
-        todo = todo[last - len(first) + 1:]
+        todo = todo[last - len(first) + 1 :]
         hangs += 1
     for op in todo if hangs == HANGS_ALLOWED else ():
         seen[op["path"]].setdefault(op["op"], NOT_TRIED + ": too many steps hung before it")
@@ -209,8 +228,9 @@ def _environment(library: str, tag: str, env: Mapping[str, str]) -> Dict[str, st
     return dict(env)
 
 
-def _calls(names: Sequence[str], env: Mapping[str, str], uid: Optional[int],
-           timeout: float) -> Tuple[Dict[str, Any], bool, str]:
+def _calls(
+    names: Sequence[str], env: Mapping[str, str], uid: Optional[int], timeout: float
+) -> Tuple[Dict[str, Any], bool, str]:
     """One child's calls: their answers, whether /dev was safe from them, the one that hung."""
     first: List[Dict[str, Any]] = [{"op": "protect"}]
     first += _prologue(uid, None)

@@ -29,8 +29,13 @@ CAP_SYS_MODULE, CAP_MKNOD = 16, 27
 WRITABLE_BELOW_DEV = ("/dev/shm", "/dev/mqueue", "/dev/hugepages", "/dev/pts")
 """Stay as they are: a CUDA program may need them, and no device node of a GPU lies in them."""
 
-KINDS = ((stat.S_ISCHR, "char"), (stat.S_ISBLK, "block"), (stat.S_ISREG, "file"), (stat.S_ISDIR, "dir"),
-         (stat.S_ISLNK, "link"))
+KINDS = (
+    (stat.S_ISCHR, "char"),
+    (stat.S_ISBLK, "block"),
+    (stat.S_ISREG, "file"),
+    (stat.S_ISDIR, "dir"),
+    (stat.S_ISLNK, "link"),
+)
 
 
 def name_of(number: int) -> str:
@@ -51,8 +56,16 @@ def lstat(path: str) -> Dict[str, Any]:
         return {"errno": name_of(e.errno or 0)}
     kind = next((name for test, name in KINDS if test(st.st_mode)), "other")
     rdev = "%d:%d" % (os.major(st.st_rdev), os.minor(st.st_rdev)) if kind in ("char", "block") else ""
-    return {"type": kind, "rdev": rdev, "mode": "%04o" % stat.S_IMODE(st.st_mode), "uid": st.st_uid, "gid": st.st_gid,
-            "nlink": st.st_nlink, "size": st.st_size, "ctime": st.st_ctime}
+    return {
+        "type": kind,
+        "rdev": rdev,
+        "mode": "%04o" % stat.S_IMODE(st.st_mode),
+        "uid": st.st_uid,
+        "gid": st.st_gid,
+        "nlink": st.st_nlink,
+        "size": st.st_size,
+        "ctime": st.st_ctime,
+    }
 
 
 def access(path: str) -> str:
@@ -254,8 +267,12 @@ def dlopen(name: str) -> Dict[str, Any]:
     with open(path, "rb") as binary:
         head = binary.read(5)
     version = re.search(r"\.so\.(\d+(?:\.\d+)+)$", path)
-    return {"path": path, "size": os.stat(path).st_size, "class": {1: 32, 2: 64}.get(head[4], 0),
-            "version": version.group(1) if version else ""}
+    return {
+        "path": path,
+        "size": os.stat(path).st_size,
+        "class": {1: 32, 2: 64}.get(head[4], 0),
+        "version": version.group(1) if version else "",
+    }
 
 
 def call(name: str) -> Any:
@@ -264,7 +281,7 @@ def call(name: str) -> Any:
 
     base, _, tag = name.partition("@")
     if base.startswith("dlopen:"):
-        return dlopen(base[len("dlopen:"):])
+        return dlopen(base[len("dlopen:") :])
     number = ctypes.c_int(-1)
     if base == "nvmlInit":
         return load("libnvidia-ml.so.1").nvmlInit_v2()

@@ -22,10 +22,16 @@ def diagnose(machines: Mapping[str, Any], probes: Sequence[Probe]) -> List[Findi
         try:
             results = probe.run(machines)
         except Exception as e:  # a defect of a probe must not hide what the others saw
-            results = [finding("HT903", ERROR, probe.name, "the %s probe broke: %s: %s" % (probe.name, type(e).__name__, e))]
+            results = [
+                finding("HT903", ERROR, probe.name, "the %s probe broke: %s: %s" % (probe.name, type(e).__name__, e))
+            ]
         for result in results:
-            causes = {cause for need in probe.needs for machine, cause in failed.get(need, ())
-                      if machine in (result.machine, "host")}
+            causes = {
+                cause
+                for need in probe.needs
+                for machine, cause in failed.get(need, ())
+                if machine in (result.machine, "host")
+            }
             if result.status == FAIL and not result.because and causes:
                 result = dataclasses.replace(result, status=SKIP, because=tuple(sorted(causes)))
             if result.status == FAIL:

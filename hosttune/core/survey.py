@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, TypeVar
 
 from . import pci
@@ -22,8 +23,16 @@ CONTROL, UVM_NODE, UVM_TOOLS = "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia
 GPU_FOLDER = "/proc/driver/nvidia/gpus"
 LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
 NODES = "device nodes and driver calls"
-CALLS = ("dlopen:libcuda.so.1", "dlopen:libnvidia-ml.so.1", "nvmlInit", "nvmlDeviceCount", "cuInit", "cuDeviceGetCount",
-         "cuInit@clean-env", "cuDeviceGetCount@clean-env")
+CALLS = (
+    "dlopen:libcuda.so.1",
+    "dlopen:libnvidia-ml.so.1",
+    "nvmlInit",
+    "nvmlDeviceCount",
+    "cuInit",
+    "cuDeviceGetCount",
+    "cuInit@clean-env",
+    "cuDeviceGetCount@clean-env",
+)
 """NVML before CUDA: it never touches nvidia-uvm, and cuInit is what may hang."""
 
 UNKNOWN_MAKE = "a PID namespace of unknown make"
@@ -35,13 +44,16 @@ T = TypeVar("T")
 class Declared:
     """What the owner says of a machine. gpus: how many CUDA must count, None if nothing is said. uid: ask as this user.
 
-    contexts: make a context on GPU 0 too. container_ids: on a host, the containers to read configs of.
+    contexts: make a context on GPU 0 too. container_ids: on a host, the containers to read configs of; outside: those of
+    them whose nodes are looked at from the host, through the container's mounts and device cgroup, because nothing inside
+    can be asked. No library is loaded then.
     """
 
     gpus: Optional[int] = None
     uid: Optional[int] = None
     contexts: bool = False
     container_ids: Tuple[str, ...] = ()
+    outside: Tuple[str, ...] = ()
     timeout: float = 30
 
 
@@ -82,6 +94,7 @@ class Machine:
     calls          as Inquiry.calls; empty when no library was to be asked
     unknowns       (question, reason)
     containers     on a host: config facts by container id
+    outside        on a host: nodes of containers that were looked at from the host, by container id
     """
 
     key: str
@@ -103,6 +116,7 @@ class Machine:
     vm_gpus: Mapping[str, str] = field(default_factory=dict)
     unknowns: Tuple[Tuple[str, str], ...] = ()
     containers: Mapping[str, ContainerFacts] = field(default_factory=dict)
+    outside: Mapping[str, Mapping[str, Node]] = field(default_factory=dict)
 
     def unknown(self, question: str) -> str:
         """Why a question has no answer, "" if it has one."""
@@ -114,13 +128,13 @@ class Machine:
 
     def number_of(self, path: str) -> str:
         """The number that a GPU node must have now ("511:0"), "" while its driver has none."""
-        name = path[len("/dev/"):]
+        name = path[len("/dev/") :]
         uvm = (self.majors or {}).get(UVM)
         if name in ("nvidia-uvm", "nvidia-uvm-tools"):
             return "" if uvm is None else "%d:%d" % (uvm, name.endswith("tools"))
         if not self.has_nvidia:
             return ""
-        return "%d:%s" % (NVIDIA_STATIC_MAJOR, "255" if name == "nvidiactl" else name[len("nvidia"):])
+        return "%d:%s" % (NVIDIA_STATIC_MAJOR, "255" if name == "nvidiactl" else name[len("nvidia") :])
 
     @property
     def has_nvidia(self) -> bool:
@@ -168,20 +182,50 @@ def survey(host: Host, declared: Declared = Declared(), key: str = "host") -> Ma
     assigned: Dict[str, str] = {}
     if kind == "host":
         assigned = ask("gpus of virtual machines", lambda: pci.vm_assigned(host), assigned)
-    containers = {i: ask("container " + i, lambda i=i: container_facts(host, i), None)  # type: ignore[misc]
-                  for i in declared.container_ids}
+    containers = {ct: ask("container " + ct, partial(container_facts, host, ct), None) for ct in declared.container_ids}
     paths = node_paths(minors, names, host_view=kind == "host" or bool(declared.gpus))
+    outside: Dict[str, Dict[str, Node]] = {}
+    for ct in declared.outside:
+        facts = containers.get(ct)
+        if facts is not None and facts.pid:
+            unseen: Dict[str, Node] = {}
+            outside[ct] = ask("nodes of container " + ct, partial(_from_outside, host, facts.pid, minors), unseen)
     calls = CALLS + (("cuCtxCreate@0",) if declared.contexts else ())
     asked = ask(NODES, lambda: host.inquire(paths, calls, uid=declared.uid, timeout=declared.timeout), Inquiry({}, {}))
     if not any(question == NODES for question, _ in asking.unknowns):
         asking.unknowns += [(path, "not recorded") for path in paths if path not in asked.nodes]
     return Machine(
-        key, kind, bool(uid_map) and not _whole_range(uid_map or ""), who.uid if declared.uid is None else declared.uid,
-        who.caps if declared.uid is None else 0, None if table is None else dict(table.majors),
-        {} if table is None else {str(k): v for k, v in table.names.items()}, gpus, minors, module,
+        key,
+        kind,
+        bool(uid_map) and not _whole_range(uid_map or ""),
+        who.uid if declared.uid is None else declared.uid,
+        who.caps if declared.uid is None else 0,
+        None if table is None else dict(table.majors),
+        {} if table is None else {str(k): v for k, v in table.names.items()},
+        gpus,
+        minors,
+        module,
         {path: node_of(path, facts, mounts) for path, facts in asked.nodes.items()},
-        {k: v for k, v in who.env.items() if k.startswith(ENV_PREFIXES)}, asked.calls, asked.protected, asked.stuck,
-        declared.gpus, assigned, tuple(asking.unknowns), {k: v for k, v in containers.items() if v is not None})
+        {k: v for k, v in who.env.items() if k.startswith(ENV_PREFIXES)},
+        asked.calls,
+        asked.protected,
+        asked.stuck,
+        declared.gpus,
+        assigned,
+        tuple(asking.unknowns),
+        {k: v for k, v in containers.items() if v is not None},
+        {k: v for k, v in outside.items() if v},
+    )
+
+
+def _from_outside(host: Host, pid: int, minors: Sequence[int]) -> Dict[str, Node]:
+    """A container's nodes as its root would find them. In a user namespace that root is an ordinary user of the host:
+    asked as such, because the host's own root passes any mode."""
+    first = host.read("/proc/%d/uid_map" % pid).split()
+    shifted = int(first[1]) if first and not _whole_range(" ".join(first)) else None
+    mounts = host.read("/proc/%d/mountinfo" % pid)
+    got = host.inquire(node_paths(minors, (), host_view=True), (), uid=shifted, pid=pid)
+    return {path: node_of(path, facts, mounts) for path, facts in got.nodes.items()}
 
 
 def _kind(host: Host) -> str:
@@ -223,7 +267,7 @@ def node_paths(minors: Sequence[int], names: Sequence[str], host_view: bool) -> 
 
     A container without any /dev/nvidiaN is asked for all of them, so that their absence shows.
     """
-    present = {int(n[len("nvidia"):]) for n in names if re.match(r"nvidia\d+\Z", n)}
+    present = {int(n[len("nvidia") :]) for n in names if re.match(r"nvidia\d+\Z", n)}
     wanted = present | set(minors) if host_view or not present else present
     gpus = tuple("/dev/nvidia%d" % minor for minor in sorted(wanted or {0}))
     return (CONTROL,) + gpus + (UVM_NODE, UVM_TOOLS)
@@ -238,8 +282,14 @@ def node_of(path: str, facts: Mapping[str, Any], mounts: Optional[str]) -> Node:
         return "timeout" if isinstance(value, Mapping) else str(value or "")
 
     kept: Dict[str, Any] = {k: facts[k] for k in ("type", "rdev", "mode", "uid", "gid", "nlink", "size") if k in facts}
-    return Node(path, access=said(facts.get("access")), open=said(facts.get("open")),
-                nodev=None if mounts is None else _is_nodev(path, mounts), after=facts.get("after") or {}, **kept)
+    return Node(
+        path,
+        access=said(facts.get("access")),
+        open=said(facts.get("open")),
+        nodev=None if mounts is None else _is_nodev(path, mounts),
+        after=facts.get("after") or {},
+        **kept,
+    )
 
 
 def _is_nodev(path: str, mounts: str) -> bool:

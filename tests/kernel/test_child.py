@@ -41,7 +41,9 @@ def said(got: Inquiry, path: str) -> tuple[Any, Any]:
 
 
 def in_cgroup(group: DeviceCgroup, paths: Sequence[str]) -> Inquiry:
-    ask = "import json, sys; from hosttune.core.child import inquire; print(json.dumps(inquire(sys.argv[1:], []).nodes))"
+    ask = (
+        "import json, sys; from hosttune.core.child import inquire; print(json.dumps(inquire(sys.argv[1:], []).nodes))"
+    )
     done = group.run([sys.executable, "-c", ask, *paths], env={**os.environ, "PYTHONPATH": str(REPOSITORY)})
     return Inquiry(json.loads(done.stdout), {})
 

@@ -68,8 +68,11 @@ class ContainerFacts:
     def passing(self, path: str) -> str:
         """`file:line` of the entry that brings a node of the host in (its own, or its folder), "" if none does."""
         places = [place for place, dev in self.devs if dev.path == path and not dev.bad]
-        places += [place for place, mount in self.mounts
-                   if mount.is_bind and not mount.ignored and (path + "/").startswith(mount.target.rstrip("/") + "/")]
+        places += [
+            place
+            for place, mount in self.mounts
+            if mount.is_bind and not mount.ignored and (path + "/").startswith(mount.target.rstrip("/") + "/")
+        ]
         return places[0] if places else ""
 
     def started_without(self, path: str, number: str) -> Optional[bool]:
@@ -101,15 +104,32 @@ def container_facts(host: Host, ct_id: str) -> ContainerFacts:
             v1.append(RuleLine(document.place(line), line.value, True, parse_rule(line.value)))
         elif line.key == "lxc.mount.entry":
             mounts.append((document.place(line), parse_mount(line.value)))
-    devs = tuple((document.place(line), parse_dev(line.value)) for line in document.main
-                 if line.kind == KEY and line.key.startswith("dev") and line.key[3:].isdigit())
+    devs = tuple(
+        (document.place(line), parse_dev(line.value))
+        for line in document.main
+        if line.kind == KEY and line.key.startswith("dev") and line.key[3:].isdigit()
+    )
     pid = _init(host, ct_id)
-    elsewhere = tuple(RuleLine("%s [%s]" % (document.place(line), line.section), line.value, True, parse_rule(line.value))
-                      for line in document.lines if line.part and line.kind == RAW and line.key == ALLOW)
+    elsewhere = tuple(
+        RuleLine("%s [%s]" % (document.place(line), line.section), line.value, True, parse_rule(line.value))
+        for line in document.lines
+        if line.part and line.kind == RAW and line.key == ALLOW
+    )
     return ContainerFacts(
-        ct_id, document.path, document.dialect, _unprivileged(document), tuple(rules), tuple(v1), elsewhere,
-        devs, tuple(mounts), pid, _start_time(host, pid) if pid else 0, changed,
-        _started_with(host, ct_id) if pid else None)
+        ct_id,
+        document.path,
+        document.dialect,
+        _unprivileged(document),
+        tuple(rules),
+        tuple(v1),
+        elsewhere,
+        devs,
+        tuple(mounts),
+        pid,
+        _start_time(host, pid) if pid else 0,
+        changed,
+        _started_with(host, ct_id) if pid else None,
+    )
 
 
 def _document(host: Host, ct_id: str) -> Tuple[Document, float]:
@@ -158,5 +178,8 @@ def _started_with(host: Host, ct_id: str) -> Optional[Tuple[str, ...]]:
         return None
     if ran.rc != 0:
         return None
-    return tuple(line.partition("=")[2].strip() if line.startswith(ALLOW) else line.strip()
-                 for line in ran.out.splitlines() if line.strip())
+    return tuple(
+        line.partition("=")[2].strip() if line.startswith(ALLOW) else line.strip()
+        for line in ran.out.splitlines()
+        if line.strip()
+    )

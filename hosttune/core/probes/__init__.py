@@ -3,8 +3,17 @@
 
 from __future__ import annotations
 
-from . import cuda, driver, environment, gpu, libraries, module, nodes, permission
+from . import cuda, driver, environment, gpu, libraries, mode, module, nodes, permission
 
-PROBES = (gpu.PROBE, module.PROBE, nodes.PROBE, permission.PROBE, driver.PROBE, libraries.PROBE, environment.PROBE,
-          cuda.PROBE)
+PROBES = (
+    gpu.PROBE,
+    module.PROBE,
+    nodes.PROBE,
+    mode.PROBE,
+    permission.PROBE,
+    driver.PROBE,
+    libraries.PROBE,
+    environment.PROBE,
+    cuda.PROBE,
+)
 """In the order of needs: the first failure is the cause."""

@@ -12,24 +12,49 @@ from ..catalogue import finding
 from ..diagnose import diagnose
 from ..model import ERROR, FAIL, FITS, OK, PROVED, SKIP, WARN, Finding, Hint, Probe
 from ..survey import CONTROL, UVM_NODE, Machine
-from . import driver, environment, gpu, libraries, module, nodes, permission
-from .scene import Machines, below
+from . import driver, environment, gpu, libraries, mode, module, nodes, permission
+from .scene import Machines, below, whole
 
-_NAMES = {0: "SUCCESS", 2: "OUT_OF_MEMORY", 3: "NOT_INITIALIZED", 34: "STUB_LIBRARY", 46: "DEVICE_UNAVAILABLE", 100: "NO_DEVICE",
-          101: "INVALID_DEVICE", 304: "OPERATING_SYSTEM", 802: "SYSTEM_NOT_READY", 803: "SYSTEM_DRIVER_MISMATCH",
-          804: "COMPAT_NOT_SUPPORTED_ON_DEVICE", 805: "MPS_CONNECTION_FAILED", 999: "UNKNOWN"}
-_DECIDE = {2: "ulimit -v; sysctl vm.overcommit_memory   # an address-space limit gives 2 with empty GPUs",
-           3: "dmesg | grep devmem_alloc_pagemap   # err -34: load nvidia_uvm with uvm_disable_hmm=1",
-           304: "grep Seccomp /proc/self/status   # 2: a seccomp profile refuses a call",
-           802: "systemctl status nvidia-fabricmanager", 804: "ls -d /usr/local/cuda*/compat",
-           805: "ls -l ${CUDA_MPS_PIPE_DIRECTORY:-/tmp/nvidia-mps}/control",
-           999: "journalctl -k | grep -i -e suspend -e xid   # after a suspend: rmmod nvidia_uvm; modprobe nvidia-uvm"}
-LAYERS_BELOW = (gpu.PROBE, module.PROBE, nodes.PROBE, permission.PROBE, driver.PROBE, libraries.PROBE, environment.PROBE)
+_NAMES = {
+    0: "SUCCESS",
+    2: "OUT_OF_MEMORY",
+    3: "NOT_INITIALIZED",
+    34: "STUB_LIBRARY",
+    46: "DEVICE_UNAVAILABLE",
+    100: "NO_DEVICE",
+    101: "INVALID_DEVICE",
+    304: "OPERATING_SYSTEM",
+    802: "SYSTEM_NOT_READY",
+    803: "SYSTEM_DRIVER_MISMATCH",
+    804: "COMPAT_NOT_SUPPORTED_ON_DEVICE",
+    805: "MPS_CONNECTION_FAILED",
+    999: "UNKNOWN",
+}
+_DECIDE = {
+    2: "ulimit -v; sysctl vm.overcommit_memory   # an address-space limit gives 2 with empty GPUs",
+    3: "dmesg | grep devmem_alloc_pagemap   # err -34: load nvidia_uvm with uvm_disable_hmm=1",
+    304: "grep Seccomp /proc/self/status   # 2: a seccomp profile refuses a call",
+    802: "systemctl status nvidia-fabricmanager",
+    804: "ls -d /usr/local/cuda*/compat",
+    805: "ls -l ${CUDA_MPS_PIPE_DIRECTORY:-/tmp/nvidia-mps}/control",
+    999: "journalctl -k | grep -i -e suspend -e xid   # after a suspend: rmmod nvidia_uvm; modprobe nvidia-uvm",
+}
+LAYERS_BELOW = (
+    gpu.PROBE,
+    module.PROBE,
+    nodes.PROBE,
+    mode.PROBE,
+    permission.PROBE,
+    driver.PROBE,
+    libraries.PROBE,
+    environment.PROBE,
+)
 _NODE_IDS = ("HT401", "HT402", "HT403", "HT404", "HT405", "HT406", "HT407", "HT408", "HT409")
 
 
 def run(machines: Machines) -> List[Finding]:
     """HT360, HT361, HT362, HT905."""
+    machines = whole(machines)
     below_it = [f for f in diagnose(machines, LAYERS_BELOW) if f.status == FAIL]
     found = []
     for machine in machines.values():
@@ -39,8 +64,16 @@ def run(machines: Machines) -> List[Finding]:
             continue
         found += [f for f in (_nvml(machine, faults), _cuda(machines, machine, faults), _count(machine, faults)) if f]
         if not machine.protected:
-            found.append(finding("HT905", WARN, "/dev", "CUDA was asked without a read-only /dev: it may have remade nodes; "
-                                 "what was seen of them is from before", machine=machine.key))
+            found.append(
+                finding(
+                    "HT905",
+                    WARN,
+                    "/dev",
+                    "CUDA was asked without a read-only /dev: it may have remade nodes; "
+                    "what was seen of them is from before",
+                    machine=machine.key,
+                )
+            )
     return found
 
 
@@ -49,7 +82,7 @@ def _subjects(faults: List[Finding], path: str) -> List[str]:
 
 
 def _gpu_nodes(faults: List[Finding]) -> List[str]:
-    return [f.id for f in faults if f.id in _NODE_IDS and f.subject[len("/dev/nvidia"):].isdigit()]
+    return [f.id for f in faults if f.id in _NODE_IDS and f.subject[len("/dev/nvidia") :].isdigit()]
 
 
 def _ids(faults: List[Finding], *ids: str) -> List[str]:
@@ -73,7 +106,9 @@ def _nvml(machine: Machine, faults: List[Finding]) -> Optional[Finding]:
     if code == 0:
         return finding("HT361", OK, "nvmlInit", "nvmlInit returns 0", have="0", machine=machine.key)
     library = _ids(faults, "HT353", "HT350", "HT301", "HT302", "HT304")
-    because = _unique(library + _subjects(faults, CONTROL) + (_ids(faults, "HT351") if isinstance(code, Mapping) else []))
+    because = _unique(
+        library + _subjects(faults, CONTROL) + (_ids(faults, "HT351") if isinstance(code, Mapping) else [])
+    )
     return _failed(machine, "HT361", "nvmlInit", code, because, "nvidia-smi", "")
 
 
@@ -86,31 +121,62 @@ def _cuda(machines: Machines, machine: Machine, faults: List[Finding]) -> Option
     causes: Dict[Any, List[str]] = {
         999: _ids(faults, "HT303", "HT350") + _subjects(faults, UVM_NODE),
         100: _ids(faults, "HT301", "HT302", "HT304", "HT352") + _subjects(faults, CONTROL) + _gpu_nodes(faults),
-        101: _ids(faults, "HT352"), 34: _ids(faults, "HT351"), 803: _ids(faults, "HT350"),
+        101: _ids(faults, "HT352"),
+        34: _ids(faults, "HT351"),
+        803: _ids(faults, "HT350"),
     }
     explained = _ids(faults, "HT351") if isinstance(code, Mapping) else causes.get(code, [])
     where = below(machines, machine)
     clean = machine.calls.get("cuInit@clean-env")
     if not explained and clean == 0:
         names = ", ".join(sorted(k for k in machine.env if k.startswith(("CUDA_", "LD_")))) or "the environment"
-        return finding("HT360", FAIL, "cuInit", "cuInit %s, and returns 0 in a clean environment: one of %s breaks it"
-                       % (_told(code), names), have=str(code), want="0", proof=FITS, machine=machine.key,
-                       decide="env -u LD_LIBRARY_PATH -u LD_PRELOAD -u CUDA_MPS_PIPE_DIRECTORY PROGRAM   # one at a time",
-                       evidence=("cuInit %s" % _told(code), "cuInit in a clean environment returned 0"),
-                       hint=Hint("env | grep -e ^CUDA_ -e ^LD_", "the shell or unit that starts the program", "", "reconfigure"))
-    return _failed(machine, "HT360", "cuInit", code, _unique(explained), _DECIDE.get(code, "strace -f -e openat,ioctl PROGRAM")
-                   if isinstance(code, int) else "strace -f -e openat,ioctl PROGRAM", where)
+        return finding(
+            "HT360",
+            FAIL,
+            "cuInit",
+            "cuInit %s, and returns 0 in a clean environment: one of %s breaks it" % (_told(code), names),
+            have=str(code),
+            want="0",
+            proof=FITS,
+            machine=machine.key,
+            decide="env -u LD_LIBRARY_PATH -u LD_PRELOAD -u CUDA_MPS_PIPE_DIRECTORY PROGRAM   # one at a time",
+            evidence=("cuInit %s" % _told(code), "cuInit in a clean environment returned 0"),
+            hint=Hint("env | grep -e ^CUDA_ -e ^LD_", "the shell or unit that starts the program", "", "reconfigure"),
+        )
+    return _failed(
+        machine,
+        "HT360",
+        "cuInit",
+        code,
+        _unique(explained),
+        _DECIDE.get(code, "strace -f -e openat,ioctl PROGRAM")
+        if isinstance(code, int)
+        else "strace -f -e openat,ioctl PROGRAM",
+        where,
+    )
 
 
-def _failed(machine: Machine, id: str, name: str, code: Any, because: Tuple[str, ...], decide: str, where: str) -> Finding:
+def _failed(
+    machine: Machine, id: str, name: str, code: Any, because: Tuple[str, ...], decide: str, where: str
+) -> Finding:
     word = " (%s)" % _NAMES[code] if name == "cuInit" and isinstance(code, int) and code in _NAMES else ""
     summary = "%s %s%s" % (name, _told(code), word)
     have = str(code) if isinstance(code, int) else _told(code)
     if because:
         return finding(id, SKIP, name, summary, have=have, want="0", because=because, machine=machine.key)
-    return finding(id, FAIL, name, summary + "; every layer below looks right", have=have, want="0", proof=FITS, decide=decide,
-                   evidence=("%s %s" % (name, _told(code)),), hint=Hint(decide.partition("   #")[0], where, "", "none"),
-                   machine=machine.key)
+    return finding(
+        id,
+        FAIL,
+        name,
+        summary + "; every layer below looks right",
+        have=have,
+        want="0",
+        proof=FITS,
+        decide=decide,
+        evidence=("%s %s" % (name, _told(code)),),
+        hint=Hint(decide.partition("   #")[0], where, "", "none"),
+        machine=machine.key,
+    )
 
 
 def _unrecorded(machine: Machine, id: str, name: str) -> Finding:
@@ -122,27 +188,56 @@ def _count(machine: Machine, faults: List[Finding]) -> Optional[Finding]:
         return None
     count = machine.calls.get("cuDeviceGetCount")
     if not isinstance(count, int):
-        return finding("HT903", ERROR, "cuDeviceGetCount", "GPUs could not be counted: %s" % (
-            "not asked" if count is None else _told(count)), machine=machine.key)
+        return finding(
+            "HT903",
+            ERROR,
+            "cuDeviceGetCount",
+            "GPUs could not be counted: %s" % ("not asked" if count is None else _told(count)),
+            machine=machine.key,
+        )
     want = machine.declared_gpus
     if count and want in (None, count):
-        return finding("HT362", OK, "gpus", "CUDA counts %d GPUs%s" % (count, "" if want is None else ", as declared"),
-                       have=str(count), machine=machine.key)
+        return finding(
+            "HT362",
+            OK,
+            "gpus",
+            "CUDA counts %d GPUs%s" % (count, "" if want is None else ", as declared"),
+            have=str(count),
+            machine=machine.key,
+        )
     hidden = machine.calls.get("cuDeviceGetCount@clean-env")
     value = machine.env.get(environment.VARIABLE)
     because = _unique(_gpu_nodes(faults))
     wanted = str(want if want is not None else "at least 1")
     if because and count < (want or 1):
-        return finding("HT362", SKIP, "gpus", "CUDA counts %d GPUs, declared are %s" % (count, wanted), have=str(count),
-                       want=wanted, because=because, machine=machine.key)
+        return finding(
+            "HT362",
+            SKIP,
+            "gpus",
+            "CUDA counts %d GPUs, declared are %s" % (count, wanted),
+            have=str(count),
+            want=wanted,
+            because=because,
+            machine=machine.key,
+        )
     evidence = ["cuDeviceGetCount: %d" % count]
     tail, proof, decide = "", FITS, "nvidia-smi -L"
     if isinstance(hidden, int) and hidden != count and value is not None:
         tail, proof, decide = "; %s=%s hides %d" % (environment.VARIABLE, value, hidden - count), PROVED, ""
         evidence += ["in a clean environment: %d" % hidden, "%s=%s" % (environment.VARIABLE, value)]
-    return finding("HT362", FAIL, "gpus", "CUDA counts %d GPUs, declared are %s%s" % (count, wanted, tail), have=str(count),
-                   want=wanted, proof=proof, decide=decide, evidence=tuple(evidence), machine=machine.key,
-                   hint=Hint("nvidia-smi -L", "here", "", "none"))
+    return finding(
+        "HT362",
+        FAIL,
+        "gpus",
+        "CUDA counts %d GPUs, declared are %s%s" % (count, wanted, tail),
+        have=str(count),
+        want=wanted,
+        proof=proof,
+        decide=decide,
+        evidence=tuple(evidence),
+        machine=machine.key,
+        hint=Hint("nvidia-smi -L", "here", "", "none"),
+    )
 
 
 PROBE = Probe("cuda", (), run)

@@ -11,21 +11,28 @@ from typing import List, Optional
 from ..catalogue import finding
 from ..model import ERROR, FAIL, FITS, OK, WARN, Finding, Hint, Probe
 from ..survey import UVM_NODE, UVM_TOOLS, Machine, Node
-from .nodes import sound
-from .scene import Machines, below
+from .nodes import not_asked, sound
+from .scene import Machines, below, whole
 
-_GPU = {"EIO": "the GPU did not start (firmware, power, BAR or interrupt)", "ENODEV": "the driver has no GPU with this number, "
-        "or the GPU fell off the bus", "ENXIO": "the driver has no GPU with this number", "EBUSY": "its interrupt is taken, or "
-        "the driver is going away", "EPERM": "the driver excludes this GPU (NVreg_ExcludedGpus)",
-        "EINVAL": "its memory could not be brought online"}
+_GPU = {
+    "EIO": "the GPU did not start (firmware, power, BAR or interrupt)",
+    "ENODEV": "the driver has no GPU with this number, or the GPU fell off the bus",
+    "ENXIO": "the driver has no GPU with this number",
+    "EBUSY": "its interrupt is taken, or the driver is going away",
+    "EPERM": "the driver excludes this GPU (NVreg_ExcludedGpus)",
+    "EINVAL": "its memory could not be brought online",
+}
 _RELOAD = "rmmod nvidia_uvm && modprobe nvidia-uvm"
 
 
 def run(machines: Machines) -> List[Finding]:
     """HT409."""
+    machines = whole(machines)
     found = []
     for machine in machines.values():
-        fit = [node for node in machine.nodes.values() if sound(machine, node) and node.access == "ok"]
+        fit = [
+            node for node in machine.nodes.values() if sound(machine, node) and (node.access == "ok" or passed(node))
+        ]
         judged = [f for f in (_judge(machines, machine, node) for node in fit) if f]
         if fit and not judged:
             opened = [node for node in fit if node.open == "ok"]
@@ -34,12 +41,22 @@ def run(machines: Machines) -> List[Finding]:
     return found
 
 
+def passed(node: Node) -> bool:
+    """access(2) could not be asked, and what open(2) said is neither the mode's nor the device cgroup's."""
+    return not_asked(node) and node.open not in ("", "EACCES", "EPERM")
+
+
 def _judge(machines: Machines, machine: Machine, node: Node) -> Optional[Finding]:
     if node.open == "ok" or node.open == "EACCES" or node.nlink == 0:
         return None  # EACCES after a good access() is the permission probe's, a replaced node the nodes probe's
     if not node.open or node.open.startswith(("not-tried", "error")):
-        return finding("HT903", ERROR, node.path, "%s was not opened: %s" % (node.path, node.open or "not asked"),
-                       machine=machine.key)
+        return finding(
+            "HT903",
+            ERROR,
+            node.path,
+            "%s was not opened: %s" % (node.path, node.open or "not asked"),
+            machine=machine.key,
+        )
     what = "does not return from open()" if node.open == "timeout" else "is refused by its driver: %s" % node.open
     meaning = _GPU.get(node.open, "") if node.path != UVM_NODE else "nvidia-uvm is in an error state of its own"
     status, tail = (WARN if node.path == UVM_TOOLS else FAIL), ""
@@ -47,15 +64,24 @@ def _judge(machines: Machines, machine: Machine, node: Node) -> Optional[Finding
         status, tail = WARN, "; CUDA starts and counts %s GPUs all the same" % machine.calls.get("cuDeviceGetCount")
     command = _RELOAD if node.path in (UVM_NODE, UVM_TOOLS) else "dmesg | grep -e NVRM -e Xid | tail"
     costs = "every CUDA program on this host has to end first" if command == _RELOAD else ""
-    return finding("HT409", status, node.path, "%s %s%s%s" % (node.path, what, " (%s)" % meaning if meaning else "", tail),
-                   have=node.open, want="opens", proof=FITS, machine=machine.key, decide="dmesg | grep -e NVRM -e Xid | tail",
-                   evidence=("%s: %s, access says ok, open says %s" % (node.path, node.rdev, node.open),),
-                   hint=Hint(command, below(machines, machine), costs, "hardware"))
+    return finding(
+        "HT409",
+        status,
+        node.path,
+        "%s %s%s%s" % (node.path, what, " (%s)" % meaning if meaning else "", tail),
+        have=node.open,
+        want="opens",
+        proof=FITS,
+        machine=machine.key,
+        decide="dmesg | grep -e NVRM -e Xid | tail",
+        evidence=("%s: %s, access says ok, open says %s" % (node.path, node.rdev, node.open),),
+        hint=Hint(command, below(machines, machine), costs, "hardware"),
+    )
 
 
 def works_all_the_same(machine: Machine) -> bool:
     """CUDA started and counts a GPU for every node: then no node can be broken for it."""
-    gpus = [path for path in machine.nodes if path[len("/dev/nvidia"):].isdigit()]
+    gpus = [path for path in machine.nodes if path[len("/dev/nvidia") :].isdigit()]
     return machine.calls.get("cuInit") == 0 and machine.calls.get("cuDeviceGetCount") == len(gpus) > 0
 
 

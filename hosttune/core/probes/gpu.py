@@ -25,16 +25,39 @@ def _judge(machine: Machine) -> List[Finding]:
         # A container whose /sys hides PCI; the driver itself names its GPUs.
         return [finding("HT301", OK, "gpus", "the driver names %d GPUs" % len(machine.minors), machine=machine.key)]
     if not machine.gpus:
-        return [finding("HT301", FAIL, "gpus", "no NVIDIA GPU is on the PCI bus", have="0", want="at least 1",
-                        proof=PROVED, evidence=("%s: no function of vendor 10de with class 0300 or 0302" % DEVICES,),
-                        hint=Hint("dmesg | grep -i -e nvrm -e d3cold", "host", "a full power cycle, not a reboot, brings "
-                                  "a GPU back that is stuck in D3cold; else look at seat, riser and power", "hardware"),
-                        machine=machine.key)]
+        return [
+            finding(
+                "HT301",
+                FAIL,
+                "gpus",
+                "no NVIDIA GPU is on the PCI bus",
+                have="0",
+                want="at least 1",
+                proof=PROVED,
+                evidence=("%s: no function of vendor 10de with class 0300 or 0302" % DEVICES,),
+                hint=Hint(
+                    "dmesg | grep -i -e nvrm -e d3cold",
+                    "host",
+                    "a full power cycle, not a reboot, brings "
+                    "a GPU back that is stuck in D3cold; else look at seat, riser and power",
+                    "hardware",
+                ),
+                machine=machine.key,
+            )
+        ]
     ours = [gpu for gpu in machine.gpus if gpu.driver == "nvidia"]
     found = [f for gpu in machine.gpus if gpu.driver != "nvidia" for f in _bound_elsewhere(machine, gpu, bool(ours))]
     if ours:
-        found.append(finding("HT301", OK, "gpus", "%d of %d GPUs on the PCI bus are bound to nvidia"
-                             % (len(ours), len(machine.gpus)), have=str(len(ours)), machine=machine.key))
+        found.append(
+            finding(
+                "HT301",
+                OK,
+                "gpus",
+                "%d of %d GPUs on the PCI bus are bound to nvidia" % (len(ours), len(machine.gpus)),
+                have=str(len(ours)),
+                machine=machine.key,
+            )
+        )
     return found
 
 
@@ -46,23 +69,67 @@ def _bound_elsewhere(machine: Machine, gpu: Gpu, others: bool) -> List[Finding]:
         why = "%s belongs to a virtual machine (vfio-pci)" % gpu.bdf
         if others:
             status = SKIP if place else WARN
-            return [finding("HT304", status, gpu.bdf, why, have="vfio-pci", proof=PROVED, evidence=evidence,
-                            machine=machine.key)]
-        return [finding("HT304", FAIL, gpu.bdf, why + ", and no GPU is left for this host", have="vfio-pci", want="nvidia",
-                        proof=PROVED, evidence=evidence, machine=machine.key,
-                        hint=Hint("cat /etc/modprobe.d/*vfio*", "host", "giving it back takes it away from the virtual "
-                                  "machine and needs a reboot", "reconfigure"))]
+            return [
+                finding(
+                    "HT304", status, gpu.bdf, why, have="vfio-pci", proof=PROVED, evidence=evidence, machine=machine.key
+                )
+            ]
+        return [
+            finding(
+                "HT304",
+                FAIL,
+                gpu.bdf,
+                why + ", and no GPU is left for this host",
+                have="vfio-pci",
+                want="nvidia",
+                proof=PROVED,
+                evidence=evidence,
+                machine=machine.key,
+                hint=Hint(
+                    "cat /etc/modprobe.d/*vfio*",
+                    "host",
+                    "giving it back takes it away from the virtual machine and needs a reboot",
+                    "reconfigure",
+                ),
+            )
+        ]
     if gpu.driver:
-        return [finding("HT304", FAIL, gpu.bdf, "%s is bound to %s" % (gpu.bdf, gpu.driver), have=gpu.driver, want="nvidia",
-                        proof=PROVED, evidence=("%s -> %s" % (link, gpu.driver),), machine=machine.key,
-                        hint=Hint("echo 'blacklist %s' > /etc/modprobe.d/hosttune-blacklist.conf && update-initramfs -u"
-                                  % gpu.driver, "host", "a reboot", "reboot"))]
+        return [
+            finding(
+                "HT304",
+                FAIL,
+                gpu.bdf,
+                "%s is bound to %s" % (gpu.bdf, gpu.driver),
+                have=gpu.driver,
+                want="nvidia",
+                proof=PROVED,
+                evidence=("%s -> %s" % (link, gpu.driver),),
+                machine=machine.key,
+                hint=Hint(
+                    "echo 'blacklist %s' > /etc/modprobe.d/hosttune-blacklist.conf && update-initramfs -u" % gpu.driver,
+                    "host",
+                    "a reboot",
+                    "reboot",
+                ),
+            )
+        ]
     if machine.module == "" or not machine.has_nvidia:
         return []  # the module probe names the cause
-    return [finding("HT304", FAIL, gpu.bdf, "%s has no driver although nvidia is loaded: the driver gave it up" % gpu.bdf,
-                    have="none", want="nvidia", proof=FITS, decide="dmesg | grep NVRM",
-                    evidence=("%s is absent" % link, "/sys/module/nvidia/version is %s" % machine.module),
-                    hint=Hint("dmesg | grep NVRM", "host", "", "hardware"), machine=machine.key)]
+    return [
+        finding(
+            "HT304",
+            FAIL,
+            gpu.bdf,
+            "%s has no driver although nvidia is loaded: the driver gave it up" % gpu.bdf,
+            have="none",
+            want="nvidia",
+            proof=FITS,
+            decide="dmesg | grep NVRM",
+            evidence=("%s is absent" % link, "/sys/module/nvidia/version is %s" % machine.module),
+            hint=Hint("dmesg | grep NVRM", "host", "", "hardware"),
+            machine=machine.key,
+        )
+    ]
 
 
 PROBE = Probe("gpu", (), run)

@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+from typing import Optional
+
+from ..lxc.document import LXC
+from ..lxc.facts import ContainerFacts
 from ..survey import Machine
 from .scene import ct_id
 
@@ -15,20 +19,26 @@ def remake(path: str) -> str:
     name = path.rpartition("/")[2]
     if name.startswith("nvidia-uvm"):
         return "nvidia-modprobe -u -c=0"
-    return "nvidia-modprobe -c=%s" % (name[len("nvidia"):] if name[len("nvidia"):].isdigit() else "0")
+    return "nvidia-modprobe -c=%s" % (name[len("nvidia") :] if name[len("nvidia") :].isdigit() else "0")
 
 
-def restart(machine: Machine) -> str:
-    """The command that starts a container anew, for its kind."""
+def restart(machine: Machine, facts: Optional[ContainerFacts] = None) -> str:
+    """The command that starts a container anew, for its kind. facts: its config, which tells Proxmox VE from plain LXC."""
     name = ct_id(machine)
+    if facts is not None and facts.dialect == LXC:
+        return "lxc-stop -n %s -r" % name
     if machine.kind in ("docker", "podman"):
         return "%s restart %s" % (machine.kind, name if name != "CTID" else "CONTAINER")
     if machine.kind == "kubernetes":
         return "kubectl delete pod %s" % (name if name != "CTID" else "POD")
+    if machine.kind != "lxc":
+        return "# start this container anew (its make could not be told)"
     return "pct reboot %s" % name
 
 
 def live_rule(machine: Machine, rule: str) -> str:
     """Opens the device in the running container at once (lxc-cgroup, measured), and in its config for the next start."""
     name = ct_id(machine)
+    if machine.kind != "lxc":
+        return "# allow `%s` for this container (its make could not be told)" % rule
     return 'lxc-cgroup -n %s devices.allow "%s" && hosttune lxc sync %s' % (name, rule, name)

@@ -8,7 +8,7 @@ from typing import Any, List, Mapping, Optional
 from ..catalogue import finding
 from ..model import FAIL, FITS, OK, PROVED, SKIP, WARN, Finding, Hint, Probe
 from ..survey import LIBRARIES, Machine
-from .scene import Machines
+from .scene import Machines, whole
 
 _IDS = {"libcuda.so.1": "HT351", "libnvidia-ml.so.1": "HT353"}
 _MISMATCH = {"libcuda.so.1": ("cuInit", (803,)), "libnvidia-ml.so.1": ("nvmlInit", (18,))}
@@ -16,17 +16,32 @@ _MISMATCH = {"libcuda.so.1": ("cuInit", (803,)), "libnvidia-ml.so.1": ("nvmlInit
 
 def run(machines: Machines) -> List[Finding]:
     """HT350, HT351, HT353."""
+    machines = whole(machines)
     return [f for machine in machines.values() for f in _judge_all(machine)]
 
 
 def _judge_all(machine: Machine) -> List[Finding]:
     if not machine.calls:
-        return [finding("HT351", SKIP, "libraries", "libraries are not loaded from outside this container: `hosttune doctor` "
-                        "inside asks them", machine=machine.key)]
+        return [
+            finding(
+                "HT351",
+                SKIP,
+                "libraries",
+                "libraries are not loaded from outside this container: `hosttune doctor` inside asks them",
+                machine=machine.key,
+            )
+        ]
     judged = [f for f in (_judge(machine, name) for name in LIBRARIES) if f]
     if not judged:
-        return [finding("HT350", OK, "libraries", "libcuda and libnvidia-ml load, and are of the module's version (%s)"
-                        % (machine.module or "not known"), machine=machine.key)]
+        return [
+            finding(
+                "HT350",
+                OK,
+                "libraries",
+                "libcuda and libnvidia-ml load, and are of the module's version (%s)" % (machine.module or "not known"),
+                machine=machine.key,
+            )
+        ]
     return judged
 
 
@@ -40,10 +55,23 @@ def _judge(machine: Machine, name: str) -> Optional[Finding]:
         return _missing(machine, name, "loading it did not return within %s s" % answer["timeout"])
     path, version = str(answer.get("path", "")), str(answer.get("version", ""))
     if "/stubs/" in path:
-        return finding("HT351", FAIL, name, "%s is the toolkit's stub (%s), which only links" % (name, path), have=path,
-                       want="the driver's own", proof=PROVED, evidence=("%s -> %s" % (name, path),), machine=machine.key,
-                       hint=Hint("export LD_LIBRARY_PATH=  # without the stubs folder", "the user's own shell or unit",
-                                 "the process starts anew", "reconfigure"))
+        return finding(
+            "HT351",
+            FAIL,
+            name,
+            "%s is the toolkit's stub (%s), which only links" % (name, path),
+            have=path,
+            want="the driver's own",
+            proof=PROVED,
+            evidence=("%s -> %s" % (name, path),),
+            machine=machine.key,
+            hint=Hint(
+                "export LD_LIBRARY_PATH=  # without the stubs folder",
+                "the user's own shell or unit",
+                "the process starts anew",
+                "reconfigure",
+            ),
+        )
     if machine.module and version and version != machine.module:
         return _mismatch(machine, name, path, version, answer)
     return None
@@ -52,13 +80,29 @@ def _judge(machine: Machine, name: str) -> Optional[Finding]:
 def _missing(machine: Machine, name: str, why: str) -> Finding:
     inside = machine.kind != "host"
     never = inside and all(node.errno for node in machine.nodes.values())
-    fix = "--gpus all" if machine.kind in ("docker", "podman") else "the driver's user-space package, version %s" % (
-        machine.module or "of the module")
-    return finding(_IDS[name], FAIL, name, "%s does not load: %s%s" % (name, why, "; no device node is here either: this "
-                   "container was never given a GPU" if never else ""), have="absent", want="loads", proof=PROVED,
-                   evidence=("dlopen(%s): %s" % (name, why),), machine=machine.key,
-                   hint=Hint("ldconfig -p | grep %s" % name.partition(".")[0], "this container" if inside else "host",
-                             "what is missing: %s" % fix, "reconfigure"))
+    fix = (
+        "--gpus all"
+        if machine.kind in ("docker", "podman")
+        else "the driver's user-space package, version %s" % (machine.module or "of the module")
+    )
+    return finding(
+        _IDS[name],
+        FAIL,
+        name,
+        "%s does not load: %s%s"
+        % (name, why, "; no device node is here either: this container was never given a GPU" if never else ""),
+        have="absent",
+        want="loads",
+        proof=PROVED,
+        evidence=("dlopen(%s): %s" % (name, why),),
+        machine=machine.key,
+        hint=Hint(
+            "ldconfig -p | grep %s" % name.partition(".")[0],
+            "this container" if inside else "host",
+            "what is missing: %s" % fix,
+            "reconfigure",
+        ),
+    )
 
 
 def _mismatch(machine: Machine, name: str, path: str, version: str, answer: Mapping[str, Any]) -> Finding:
@@ -66,19 +110,46 @@ def _mismatch(machine: Machine, name: str, path: str, version: str, answer: Mapp
     code = machine.calls.get(call)
     compat = "/compat" in path
     if code == 0:
-        return finding("HT350", OK if compat else WARN, name, "%s is %s, the loaded module is %s, and %s returns 0 all the same"
-                       % (name, version, machine.module, call), have=version, want=str(machine.module), machine=machine.key)
+        return finding(
+            "HT350",
+            OK if compat else WARN,
+            name,
+            "%s is %s, the loaded module is %s, and %s returns 0 all the same" % (name, version, machine.module, call),
+            have=version,
+            want=str(machine.module),
+            machine=machine.key,
+        )
     inside = machine.kind != "host"
-    hint = Hint("apt-get install --reinstall libcuda1 libnvidia-ml1   # of version %s" % machine.module, "this container",
-                "no kernel module is installed inside (--no-kernel-modules for the .run file)", "reconfigure")
+    hint = Hint(
+        "apt-get install --reinstall libcuda1 libnvidia-ml1   # of version %s" % machine.module,
+        "this container",
+        "no kernel module is installed inside (--no-kernel-modules for the .run file)",
+        "reconfigure",
+    )
     if not inside:
-        hint = Hint("systemctl reboot", "host", "or unload all nvidia modules and load them again: every GPU program and "
-                    "container ends", "reboot")
-    return finding("HT350", FAIL, name, "%s is version %s, the loaded nvidia module is %s" % (name, version, machine.module),
-                   have=version, want=str(machine.module), proof=PROVED if code in codes else FITS,
-                   decide="" if code in codes else "cat /proc/driver/nvidia/version && readlink -f %s" % path,
-                   evidence=("%s -> %s" % (name, path), "/sys/module/nvidia/version: %s" % machine.module,
-                             "%s returned %s" % (call, code)), hint=hint, machine=machine.key)
+        hint = Hint(
+            "systemctl reboot",
+            "host",
+            "or unload all nvidia modules and load them again: every GPU program and container ends",
+            "reboot",
+        )
+    return finding(
+        "HT350",
+        FAIL,
+        name,
+        "%s is version %s, the loaded nvidia module is %s" % (name, version, machine.module),
+        have=version,
+        want=str(machine.module),
+        proof=PROVED if code in codes else FITS,
+        decide="" if code in codes else "cat /proc/driver/nvidia/version && readlink -f %s" % path,
+        evidence=(
+            "%s -> %s" % (name, path),
+            "/sys/module/nvidia/version: %s" % machine.module,
+            "%s returned %s" % (call, code),
+        ),
+        hint=hint,
+        machine=machine.key,
+    )
 
 
 PROBE = Probe("libraries", ("module",), run)

@@ -13,11 +13,12 @@ from ..catalogue import finding
 from ..model import ERROR, FAIL, FITS, OK, PROVED, SKIP, WARN, Finding, Hint, Probe
 from ..survey import UVM_TOOLS, Machine, Node
 from .heal import RESTART_COSTS, remake, restart
-from .scene import Machines, below, ct_id, facts_of, host_node, host_of
+from .scene import Machines, below, ct_id, facts_of, host_node, host_of, whole
 
 
 def run(machines: Machines) -> List[Finding]:
     """HT403, HT404, HT405, HT406."""
+    machines = whole(machines)
     found = []
     for machine in machines.values():
         if machine.majors is None:
@@ -25,8 +26,15 @@ def run(machines: Machines) -> List[Finding]:
         judged = [f for f in (_judge(machines, machine, node) for node in machine.nodes.values()) if f]
         judged += _unasked(machine)
         if machine.nodes and not judged and machine.has_nvidia:
-            judged = [finding("HT403", OK, "nodes", "%d device nodes are there with the driver's numbers"
-                              % len(machine.nodes), machine=machine.key)]
+            judged = [
+                finding(
+                    "HT403",
+                    OK,
+                    "nodes",
+                    "%d device nodes are there with the driver's numbers" % len(machine.nodes),
+                    machine=machine.key,
+                )
+            ]
         found += judged
     return found
 
@@ -36,12 +44,20 @@ def sound(machine: Machine, node: Node) -> bool:
     return node.type == "char" and node.rdev == machine.number_of(node.path)
 
 
+def not_asked(node: Node) -> bool:
+    """Whether access(2) gave no answer: nothing inside could ask it with its errno (no ctypes), or nobody asked."""
+    return node.access == "" or node.access.startswith("error")
+
+
 def _unasked(machine: Machine) -> List[Finding]:
     out = []
     for question, reason in machine.unknowns:
         if question.startswith("/dev/") or question == "device nodes and driver calls":
-            out.append(finding("HT903", ERROR, question, "%s could not be looked at: %s" % (question, reason),
-                               machine=machine.key))
+            out.append(
+                finding(
+                    "HT903", ERROR, question, "%s could not be looked at: %s" % (question, reason), machine=machine.key
+                )
+            )
     return out
 
 
@@ -50,8 +66,9 @@ def _judge(machines: Machines, machine: Machine, node: Node) -> Optional[Finding
     if not want or sound(machine, node) and not _replaced(node):
         return None
     if node.errno not in ("", "ENOENT", "ENOTDIR"):
-        return finding("HT903", ERROR, node.path, "%s could not be looked at: %s" % (node.path, node.errno),
-                       machine=machine.key)
+        return finding(
+            "HT903", ERROR, node.path, "%s could not be looked at: %s" % (node.path, node.errno), machine=machine.key
+        )
     if node.errno:
         return _absent(machines, machine, node, want)
     if node.type != "char":
@@ -64,6 +81,10 @@ def _judge(machines: Machines, machine: Machine, node: Node) -> Optional[Finding
 def _replaced(node: Node) -> bool:
     """The host removed this node and made another; the container still holds the old one. A node that opens is fine."""
     return node.nlink == 0 and node.open != "ok"
+
+
+def _restart(machines: Machines, machine: Machine) -> str:
+    return restart(machine, facts_of(machines, machine))
 
 
 def _status(node: Node) -> str:
@@ -84,8 +105,9 @@ def _same_below(machines: Machines, machine: Machine, node: Node, id: str, what:
         return None
     # The cause is whichever fault the host's node has, which need not be the same one.
     cause = "HT403" if other.errno else "HT404" if other.type != "char" else "HT405"
-    return finding(id, SKIP, node.path, "%s %s, as it is on the host" % (node.path, what), because=(cause,),
-                   machine=machine.key)
+    return finding(
+        id, SKIP, node.path, "%s %s, as it is on the host" % (node.path, what), because=(cause,), machine=machine.key
+    )
 
 
 def _absent(machines: Machines, machine: Machine, node: Node, want: str) -> Finding:
@@ -94,31 +116,70 @@ def _absent(machines: Machines, machine: Machine, node: Node, want: str) -> Find
         return symptom
     evidence = ["%s: ENOENT" % node.path, _majors_line(machine, want)]
     if machine.kind == "host":
-        return finding("HT403", _status(node), node.path, "%s is absent; its driver has %s" % (node.path, want), have="ENOENT",
-                       want=want, proof=PROVED, evidence=tuple(evidence), machine=machine.key,
-                       hint=Hint(remake(node.path), "host", "nothing is restarted; containers see it after their next "
-                                 "start", "apply"))
+        return finding(
+            "HT403",
+            _status(node),
+            node.path,
+            "%s is absent; its driver has %s" % (node.path, want),
+            have="ENOENT",
+            want=want,
+            proof=PROVED,
+            evidence=tuple(evidence),
+            machine=machine.key,
+            hint=Hint(
+                remake(node.path), "host", "nothing is restarted; containers see it after their next start", "apply"
+            ),
+        )
     facts = facts_of(machines, machine)
     other = host_node(machines, machine, node.path)
     if facts is None or other is None:
-        return finding("HT403", _status(node), node.path, "%s is absent in this container; its driver has %s on the host"
-                       % (node.path, want), have="ENOENT", want=want, proof=FITS, evidence=tuple(evidence),
-                       decide="ls -l %s   # on the host: there too, or only here?" % node.path,
-                       hint=Hint("hosttune lxc sync %s" % ct_id(machine) if machine.kind == "lxc" else restart(machine),
-                                 below(machines, machine), "the container sees a new node after its next start", "reconfigure"),
-                       machine=machine.key)
+        return finding(
+            "HT403",
+            _status(node),
+            node.path,
+            "%s is absent in this container; its driver has %s on the host" % (node.path, want),
+            have="ENOENT",
+            want=want,
+            proof=FITS,
+            evidence=tuple(evidence),
+            decide="ls -l %s   # on the host: there too, or only here?" % node.path,
+            hint=Hint(
+                "hosttune lxc sync %s" % ct_id(machine) if machine.kind == "lxc" else _restart(machines, machine),
+                below(machines, machine),
+                "the container sees a new node after its next start",
+                "reconfigure",
+            ),
+            machine=machine.key,
+        )
     evidence.append("host: %s is there (%s)" % (node.path, other.rdev))
     place = facts.passing(node.path)
     if place:
         evidence[-1] += ", and %s passes it in" % place
-        return finding("HT403", _status(node), node.path, "%s is absent in this container, which was started before the host "
-                       "had it" % node.path, have="ENOENT", want=want, proof=PROVED, evidence=tuple(evidence),
-                       hint=Hint(restart(machine), "host", RESTART_COSTS, "restart"), machine=machine.key)
+        return finding(
+            "HT403",
+            _status(node),
+            node.path,
+            "%s is absent in this container, which was started before the host had it" % node.path,
+            have="ENOENT",
+            want=want,
+            proof=PROVED,
+            evidence=tuple(evidence),
+            hint=Hint(_restart(machines, machine), "host", RESTART_COSTS, "restart"),
+            machine=machine.key,
+        )
     evidence[-1] += ", and no line of %s passes it in" % facts.path
-    return finding("HT403", _status(node), node.path, "%s is not passed into the container" % node.path, have="ENOENT",
-                   want=want, proof=PROVED, evidence=tuple(evidence), machine=machine.key,
-                   hint=Hint("hosttune lxc sync %s" % ct_id(machine), "host", "then a restart: " + RESTART_COSTS,
-                             "reconfigure"))
+    return finding(
+        "HT403",
+        _status(node),
+        node.path,
+        "%s is not passed into the container" % node.path,
+        have="ENOENT",
+        want=want,
+        proof=PROVED,
+        evidence=tuple(evidence),
+        machine=machine.key,
+        hint=Hint("hosttune lxc sync %s" % ct_id(machine), "host", "then a restart: " + RESTART_COSTS, "reconfigure"),
+    )
 
 
 def _placeholder(machines: Machines, machine: Machine, node: Node, want: str) -> Finding:
@@ -128,8 +189,18 @@ def _placeholder(machines: Machines, machine: Machine, node: Node, want: str) ->
     summary = "%s is %s, not a device; no mode makes it one" % (node.path, what)
     if machine.kind == "host":
         hint = Hint("rm %s && %s" % (node.path, remake(node.path)), "host", "nothing is restarted", "apply")
-        return finding("HT404", _status(node), node.path, summary, have=have, want="char " + want, proof=PROVED,
-                       evidence=tuple(evidence), hint=hint, machine=machine.key)
+        return finding(
+            "HT404",
+            _status(node),
+            node.path,
+            summary,
+            have=have,
+            want="char " + want,
+            proof=PROVED,
+            evidence=tuple(evidence),
+            hint=hint,
+            machine=machine.key,
+        )
     other = host_node(machines, machine, node.path)
     facts = facts_of(machines, machine)
     place = facts.passing(node.path) if facts else ""
@@ -139,12 +210,22 @@ def _placeholder(machines: Machines, machine: Machine, node: Node, want: str) ->
         if place:
             evidence[-1] += "; %s made the file when the node was missing" % place
     proved = bool(place and other is not None)
-    return finding("HT404", _status(node), node.path, summary + "; the host had no node when the container started",
-                   have=have, want="char " + want, proof=PROVED if proved else FITS, evidence=tuple(evidence),
-                   decide="" if proved else "grep -n %s /etc/pve/lxc/%s.conf   # on the host: optional,create=file?"
-                   % (node.path.rpartition("/")[2], ct_id(machine)),
-                   hint=Hint(first + restart(machine), below(machines, machine), RESTART_COSTS, "restart"),
-                   machine=machine.key)
+    return finding(
+        "HT404",
+        _status(node),
+        node.path,
+        summary + "; the host had no node when the container started",
+        have=have,
+        want="char " + want,
+        proof=PROVED if proved else FITS,
+        evidence=tuple(evidence),
+        decide=""
+        if proved
+        else "grep -n %s /etc/pve/lxc/%s.conf   # on the host: optional,create=file?"
+        % (node.path.rpartition("/")[2], ct_id(machine)),
+        hint=Hint(first + _restart(machines, machine), below(machines, machine), RESTART_COSTS, "restart"),
+        machine=machine.key,
+    )
 
 
 def _opened(node: Node) -> str:
@@ -157,11 +238,20 @@ def _stale_inode(machines: Machines, machine: Machine, node: Node, want: str) ->
     if other is not None and other.rdev:
         evidence.append("host: %s is %s now" % (node.path, other.rdev))
     seen = node.open in ("ENXIO", "EPERM") or node.open.startswith("not-tried")
-    return finding("HT406", _status(node), node.path, "%s is the node that the host had before (%s); the host made a new one, "
-                   "and a device rule alone does not help" % (node.path, node.rdev), have=node.rdev, want=want,
-                   proof=PROVED if seen and node.rdev != want else FITS, evidence=tuple(evidence),
-                   decide="" if seen and node.rdev != want else "stat -c '%%t:%%T %%h' %s   # here and on the host" % node.path,
-                   hint=Hint(restart(machine), below(machines, machine), RESTART_COSTS, "restart"), machine=machine.key)
+    return finding(
+        "HT406",
+        _status(node),
+        node.path,
+        "%s is the node that the host had before (%s); the host made a new one, "
+        "and a device rule alone does not help" % (node.path, node.rdev),
+        have=node.rdev,
+        want=want,
+        proof=PROVED if seen and node.rdev != want else FITS,
+        evidence=tuple(evidence),
+        decide="" if seen and node.rdev != want else "stat -c '%%t:%%T %%h' %s   # here and on the host" % node.path,
+        hint=Hint(_restart(machines, machine), below(machines, machine), RESTART_COSTS, "restart"),
+        machine=machine.key,
+    )
 
 
 def _stale_number(machines: Machines, machine: Machine, node: Node, want: str) -> Finding:
@@ -172,15 +262,33 @@ def _stale_number(machines: Machines, machine: Machine, node: Node, want: str) -
     if node.rdev.partition(":")[0] != want.partition(":")[0]:
         evidence.append(_majors_line(machine, node.rdev))
     if machine.kind == "host":
-        hint = Hint(remake(node.path), "host", "nothing is restarted; a running container keeps the old node until its "
-                    "next start", "apply")
+        hint = Hint(
+            remake(node.path),
+            "host",
+            "nothing is restarted; a running container keeps the old node until its next start",
+            "apply",
+        )
     elif machine.kind in ("docker", "podman", "kubernetes"):
-        hint = Hint("nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml", below(machines, machine),
-                    "then make the container anew: a CDI file that names the old number made this node", "reconfigure")
+        hint = Hint(
+            "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
+            below(machines, machine),
+            "then make the container anew: a CDI file that names the old number made this node",
+            "reconfigure",
+        )
     else:
-        hint = Hint(restart(machine), below(machines, machine), RESTART_COSTS, "restart")
-    return finding("HT405", _status(node), node.path, "%s has the number %s, the driver has %s" % (node.path, node.rdev, want),
-                   have=node.rdev, want=want, proof=PROVED, evidence=tuple(evidence), hint=hint, machine=machine.key)
+        hint = Hint(_restart(machines, machine), below(machines, machine), RESTART_COSTS, "restart")
+    return finding(
+        "HT405",
+        _status(node),
+        node.path,
+        "%s has the number %s, the driver has %s" % (node.path, node.rdev, want),
+        have=node.rdev,
+        want=want,
+        proof=PROVED,
+        evidence=tuple(evidence),
+        hint=hint,
+        machine=machine.key,
+    )
 
 
 PROBE = Probe("nodes", ("gpu",), run)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""May the caller open each node? EPERM is the device cgroup, EACCES the file mode or a nodev mount, in this order.
+"""Does the device cgroup let the caller open each node?
 
-Measured on cgroup v1 and v2: mode and nodev are checked first, the device cgroup second, the driver last; faccessat()
-does not ask nodev nor the driver. So EPERM from faccessat() proves that the mode is fine and that a device program says no.
+Measured on cgroup v1 and v2: mode and nodev are checked first (EACCES), the device cgroup second (EPERM), the driver last,
+and faccessat() does not ask the driver. So EPERM from it proves that the mode is fine and that a device program says no.
 """
 
 from __future__ import annotations
@@ -12,38 +12,26 @@ from typing import Dict, List, Optional, Tuple
 from .. import cgroup
 from ..catalogue import finding
 from ..lxc.facts import ContainerFacts
-from ..model import ERROR, FAIL, FITS, OK, PROVED, WARN, Finding, Hint, Probe
+from ..model import FAIL, FITS, OK, PROVED, WARN, Finding, Hint, Probe
 from ..survey import CONTROL, UVM_NODE, UVM_TOOLS, Machine, Node
-from .heal import RESTART_COSTS, live_rule, restart
-from .nodes import sound
-from .scene import Machines, below, ct_id, facts_of, host_of
-
-CAP_DAC_OVERRIDE = 1
-OVERFLOW_UID = 65534
+from .heal import live_rule, restart
+from .nodes import not_asked, sound
+from .scene import Machines, below, ct_id, facts_of, host_of, whole
 
 
 def run(machines: Machines) -> List[Finding]:
-    """HT401, HT402, HT407, HT408."""
+    """HT401, HT402."""
+    machines = whole(machines)
     found: List[Finding] = []
     for machine in machines.values():
-        judged: List[Finding] = []
         fit = [node for node in machine.nodes.values() if sound(machine, node)]
-        refused = [node for node in fit if node.access == "EPERM" or (_no_access(node) and node.open == "EPERM")]
-        judged += [_refused(machines, machine, group) for group in _by_major(refused)]
-        for node in fit:
-            judged += _by_mode(machines, machine, node) + _by_mount(machine, node)
-            if _no_access(node) and not node.open:
-                judged.append(finding("HT903", ERROR, node.path, "%s: neither access nor open was asked" % node.path,
-                                      machine=machine.key))
+        refused = [node for node in fit if node.access == "EPERM" or (not_asked(node) and node.open == "EPERM")]
+        judged = [_refused(machines, machine, group) for group in _by_major(refused)]
         if fit and not judged:
-            judged = [finding("HT407", OK, "nodes", "%d device nodes may be opened by uid %d" % (len(fit), machine.uid),
-                              machine=machine.key)]
+            told = "no device program refuses a node (%d asked)" % len(fit)
+            judged = [finding("HT401", OK, "nodes", told, machine=machine.key)]
         found += judged
     return found + _from_configs(machines)
-
-
-def _no_access(node: Node) -> bool:
-    return node.access == "" or node.access.startswith("error")
 
 
 def _by_major(nodes: List[Node]) -> List[List[Node]]:
@@ -57,39 +45,77 @@ def _by_major(nodes: List[Node]) -> List[List[Node]]:
 def _refused(machines: Machines, machine: Machine, group: List[Node]) -> Finding:
     node, number = group[0], group[0].rdev
     status = WARN if all(n.path == UVM_TOOLS for n in group) else FAIL
-    rest = " and %d more" % (len(group) - 1) if len(group) > 1 else ""
+    rest = "" if len(group) == 1 else " with %d more of its driver's nodes" % (len(group) - 1)
     control = machine.nodes.get(CONTROL)
     others = control is not None and control.open == "ok"
     facts = facts_of(machines, machine)
     reason = cgroup.why(node, number, facts, host_of(machines) or machine)
     seen = "%s: %s, mode %s, access says %s, open says %s%s" % (
-        node.path, number, node.mode, node.access or "nothing", node.open or "nothing", "; %s opens" % CONTROL if others else "")
-    evidence = [seen, "/proc/devices: %s is %s" % (number.partition(":")[0], machine.owner(int(number.partition(":")[0])))]
+        node.path,
+        number,
+        node.mode,
+        node.access or "nothing",
+        node.open or "nothing",
+        "; %s opens" % CONTROL if others else "",
+    )
+    evidence = [
+        seen,
+        "/proc/devices: %s is %s" % (number.partition(":")[0], machine.owner(int(number.partition(":")[0]))),
+    ]
     evidence += [reason.text] if reason.text else []
     if reason.kind == cgroup.PENDING:
-        return finding("HT402", status, node.path, "%s (%s)%s is refused with EPERM: the config allows it, but the running "
-                       "container was started before" % (node.path, number, rest), have="EPERM", want="opens", proof=PROVED,
-                       evidence=tuple(evidence), machine=machine.key,
-                       hint=Hint('lxc-cgroup -n %s devices.allow "%s"' % (ct_id(machine), cgroup.wanted_rule(number)), "host",
-                                 "nothing is lost, nothing is restarted; the next start takes the rule from the config",
-                                 "apply"))
+        return finding(
+            "HT402",
+            status,
+            node.path,
+            "%s (%s)%s is refused with EPERM: the config allows it, but the running "
+            "container was started before" % (node.path, number, rest),
+            have="EPERM",
+            want="opens",
+            proof=PROVED,
+            evidence=tuple(evidence),
+            machine=machine.key,
+            hint=Hint(
+                'lxc-cgroup -n %s devices.allow "%s"' % (ct_id(machine), cgroup.wanted_rule(number)),
+                "host",
+                "nothing is lost, nothing is restarted; the next start takes the rule from the config",
+                "apply",
+            ),
+        )
     proof, decide = _proof(machine, node, reason, others, facts)
-    return finding("HT401", status, node.path, _says(machine, node, number, rest, reason), have="EPERM",
-                   want=cgroup.wanted_rule(number), proof=proof, evidence=tuple(evidence[:3]), decide=decide,
-                   hint=_hint(machines, machine, number, others, facts, reason), machine=machine.key)
+    return finding(
+        "HT401",
+        status,
+        node.path,
+        _says(machine, node, number, rest, reason),
+        have="EPERM",
+        want=cgroup.wanted_rule(number),
+        proof=proof,
+        evidence=tuple(evidence[:3]),
+        decide=decide,
+        hint=_hint(machines, machine, number, others, facts, reason),
+        machine=machine.key,
+    )
 
 
 def _says(machine: Machine, node: Node, number: str, rest: str, reason: cgroup.Reason) -> str:
     text = "%s (%s)%s is refused with EPERM by the device cgroup" % (node.path, number, rest)
     if machine.userns:
-        return text + "; an unprivileged container needs no rule on Proxmox VE, so something else attached a device program"
+        return (
+            text
+            + "; an unprivileged container needs no rule on Proxmox VE, so something else attached a device program"
+        )
     if reason.kind == cgroup.ELSEWHERE:
-        return text + ", though the config allows it: another device program refuses (a unit's DeviceAllow, a nested runtime)"
+        return (
+            text
+            + ", though the config allows it: another device program refuses (a unit's DeviceAllow, a nested runtime)"
+        )
     return text + ": no rule `%s`" % cgroup.wanted_rule(number)
 
 
-def _proof(machine: Machine, node: Node, reason: cgroup.Reason, others: bool,
-           facts: Optional[ContainerFacts]) -> Tuple[str, str]:
+def _proof(
+    machine: Machine, node: Node, reason: cgroup.Reason, others: bool, facts: Optional[ContainerFacts]
+) -> Tuple[str, str]:
     """(proof, the command that would decide). From inside, EPERM with the right number beside a node that opens is proof."""
     attached = "bpftool cgroup show /sys/fs/cgroup/lxc/%s effective   # on the host" % ct_id(machine)
     if machine.userns or reason.kind == cgroup.ELSEWHERE:
@@ -103,78 +129,53 @@ def _proof(machine: Machine, node: Node, reason: cgroup.Reason, others: bool,
     return FITS, "grep -n devices /etc/pve/lxc/%s.conf   # on the host" % ct_id(machine)
 
 
-def _hint(machines: Machines, machine: Machine, number: str, others: bool, facts: Optional[ContainerFacts],
-          reason: cgroup.Reason) -> Hint:
+def _hint(
+    machines: Machines,
+    machine: Machine,
+    number: str,
+    others: bool,
+    facts: Optional[ContainerFacts],
+    reason: cgroup.Reason,
+) -> Hint:
     where = below(machines, machine)
     if machine.userns:
         return Hint("grep -n 'devices.deny' /etc/pve/lxc/%s.conf" % ct_id(machine), where, "", "reconfigure")
     if machine.kind == "host":
-        return Hint("systemctl show --property=DevicePolicy,DeviceAllow UNIT", "host", "a unit needs DeviceAllow=char-nvidia, "
-                    "char-nvidiactl and char-nvidia-uvm, then its restart", "reconfigure")
+        return Hint(
+            "systemctl show --property=DevicePolicy,DeviceAllow UNIT",
+            "host",
+            "a unit needs DeviceAllow=char-nvidia, char-nvidiactl and char-nvidia-uvm, then its restart",
+            "reconfigure",
+        )
     if machine.kind == "kubernetes":
-        return Hint("helm upgrade nvidia-device-plugin nvdp/nvidia-device-plugin --reuse-values --set passDeviceSpecs=true",
-                    where, "new pods get it; this one needs a restart. cpu-manager-policy=static rewrites the rules of "
-                    "running pods", "reconfigure")
+        return Hint(
+            "helm upgrade nvidia-device-plugin nvdp/nvidia-device-plugin --reuse-values --set passDeviceSpecs=true",
+            where,
+            "new pods get it; this one needs a restart. cpu-manager-policy=static rewrites the rules of running pods",
+            "reconfigure",
+        )
     if machine.kind in ("docker", "podman"):
         if others:
-            return Hint("nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml", where, "then make the container anew",
-                        "reconfigure")
-        return Hint("nvidia-ctk system create-dev-char-symlinks --create-all && " + restart(machine), where,
-                    "restarts the container; `systemctl daemon-reload` takes the devices away again without these links",
-                    "restart")
+            return Hint(
+                "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
+                where,
+                "then make the container anew",
+                "reconfigure",
+            )
+        return Hint(
+            "nvidia-ctk system create-dev-char-symlinks --create-all && " + restart(machine),
+            where,
+            "restarts the container; `systemctl daemon-reload` takes the devices away again without these links",
+            "restart",
+        )
     if reason.kind == cgroup.ELSEWHERE:
         return Hint("bpftool cgroup show /sys/fs/cgroup/lxc/%s effective" % ct_id(machine), where, "", "reconfigure")
-    return Hint(live_rule(machine, cgroup.wanted_rule(number)), where,
-                "nothing is lost, nothing is restarted: the live rule acts at once, the sync keeps it for the next start",
-                "apply")
-
-
-def _by_mode(machines: Machines, machine: Machine, node: Node) -> List[Finding]:
-    if node.access != "EACCES":
-        return []
-    status = WARN if node.path == UVM_TOOLS else FAIL
-    bits = "%s: mode %s, owner %d:%d; access says EACCES to uid %d" % (node.path, node.mode, node.uid, node.gid, machine.uid)
-    if int(node.mode or "0", 8) & 0o006 == 0o006:
-        return [finding("HT407", status, node.path, "%s is refused with EACCES although its mode is %s: a security module "
-                        "(SELinux, AppArmor) refuses it" % (node.path, node.mode), have="EACCES", want="opens", proof=FITS,
-                        evidence=(bits,), decide="journalctl -k | grep -i -e apparmor -e avc   # on the host",
-                        hint=Hint("journalctl -k | grep -i -e apparmor -e avc", below(machines, machine), "", "reconfigure"),
-                        machine=machine.key)]
-    owner = " (it belongs to nobody here: an id that this container does not map)" if (
-        machine.userns and node.uid == OVERFLOW_UID) else ""
-    if machine.kind == "lxc":
-        hint = Hint("pct set %s -dev0 %s,mode=0666" % (ct_id(machine), node.path), below(machines, machine),
-                    "devN with a free N makes the container's own node; " + RESTART_COSTS, "reconfigure")
-    elif node.path in (UVM_NODE, UVM_TOOLS):
-        hint = Hint("chmod 0666 %s" % node.path, below(machines, machine), "until the node is made anew; nvidia-modprobe "
-                    "makes it 0666", "apply")
-    else:
-        hint = Hint("cat /proc/driver/nvidia/params", below(machines, machine), "DeviceFileMode 432 is 0660 (438 is 0666): "
-                    "add the user to group %d, or set NVreg_DeviceFileMode=0666" % node.gid, "reconfigure")
-    return [finding("HT407", status, node.path, "%s is refused with EACCES to uid %d: its mode is %s, owner %d:%d%s"
-                    % (node.path, machine.uid, node.mode, node.uid, node.gid, owner), have=node.mode, want="0666",
-                    proof=PROVED, evidence=(bits,), hint=hint, machine=machine.key)]
-
-
-def _by_mount(machine: Machine, node: Node) -> List[Finding]:
-    if node.open != "EACCES" or node.access == "EACCES":
-        return []
-    status = WARN if node.path == UVM_TOOLS else FAIL
-    seen = "%s: access says %s, open says EACCES" % (node.path, node.access)
-    if node.nodev is False:
-        return [finding("HT407", status, node.path, "%s is refused with EACCES on open only, and its mount has no nodev: a "
-                        "security module (SELinux, AppArmor) refuses it" % node.path, have="EACCES", want="opens", proof=FITS,
-                        evidence=(seen,), decide="journalctl -k | grep -i -e apparmor -e avc   # on the host",
-                        hint=Hint("journalctl -k | grep -i -e apparmor -e avc", "host", "", "reconfigure"),
-                        machine=machine.key)]
-    told = ("/proc/self/mountinfo: its mount has nodev",) if node.nodev else ()
-    point = "/dev" if node.path.count("/") == 2 else node.path.rpartition("/")[0]
-    return [finding("HT408", status, node.path, "%s lies on a nodev mount: no device there can be opened" % node.path,
-                    have="nodev", want="dev", proof=PROVED if node.nodev else FITS, evidence=(seen,) + told,
-                    decide="" if node.nodev else "findmnt -T %s -o TARGET,OPTIONS" % node.path,
-                    hint=Hint("mount -o remount,bind,dev %s" % point, "where %s is mounted, as root" % point,
-                              "until the next mount: take nodev out of the entry that mounts it", "reconfigure"),
-                    machine=machine.key)]
+    return Hint(
+        live_rule(machine, cgroup.wanted_rule(number)),
+        where,
+        "nothing is lost, nothing is restarted: the live rule acts at once, the sync keeps it for the next start",
+        "apply",
+    )
 
 
 def _from_configs(machines: Machines) -> List[Finding]:
@@ -182,7 +183,9 @@ def _from_configs(machines: Machines) -> List[Finding]:
     host = host_of(machines)
     if host is None or host.majors is None:
         return []
-    return [f for ct, facts in host.containers.items() if "ct:" + ct not in machines for f in _config_alone(host, ct, facts)]
+    return [
+        f for ct, facts in host.containers.items() if "ct:" + ct not in machines for f in _config_alone(host, ct, facts)
+    ]
 
 
 def _config_alone(host: Machine, ct: str, facts: ContainerFacts) -> List[Finding]:
@@ -197,14 +200,31 @@ def _config_alone(host: Machine, ct: str, facts: ContainerFacts) -> List[Finding
         reason = cgroup.why(Node(path), number, facts, host)
         when = "is" if facts.pid else "will be, at the next start,"
         passing = "%s passes %s in" % (facts.passing(path), path)
-        out.append(finding("HT401", FAIL, path, "%s (%s) %s refused by the device cgroup: no rule `%s`"
-                           % (path, number, when, cgroup.wanted_rule(number)), have="no rule", want=cgroup.wanted_rule(number),
-                           proof=FITS, evidence=("/proc/devices: %s is %s" % (number.partition(":")[0], host.owner(
-                               int(number.partition(":")[0]))), passing, reason.text),
-                           decide="hosttune doctor --ct %s   # opens the node inside" % ct,
-                           hint=Hint(live_rule(container, cgroup.wanted_rule(number)) if facts.pid else
-                                     "hosttune lxc sync %s" % ct, "host", "nothing is lost, nothing is restarted", "apply"),
-                           machine="ct:" + ct))
+        out.append(
+            finding(
+                "HT401",
+                FAIL,
+                path,
+                "%s (%s) %s refused by the device cgroup: no rule `%s`"
+                % (path, number, when, cgroup.wanted_rule(number)),
+                have="no rule",
+                want=cgroup.wanted_rule(number),
+                proof=FITS,
+                evidence=(
+                    "/proc/devices: %s is %s" % (number.partition(":")[0], host.owner(int(number.partition(":")[0]))),
+                    passing,
+                    reason.text,
+                ),
+                decide="hosttune doctor --ct %s   # opens the node inside" % ct,
+                hint=Hint(
+                    live_rule(container, cgroup.wanted_rule(number)) if facts.pid else "hosttune lxc sync %s" % ct,
+                    "host",
+                    "nothing is lost, nothing is restarted",
+                    "apply",
+                ),
+                machine="ct:" + ct,
+            )
+        )
     return out
 
 

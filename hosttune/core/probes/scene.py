@@ -17,6 +17,31 @@ def host_of(machines: Machines) -> Optional[Machine]:
     return host if host is not None and host.kind == "host" else None
 
 
+def whole(machines: Machines) -> Machines:
+    """With the containers that only the host could look at: their nodes are known, no library was asked."""
+    host = host_of(machines)
+    if host is None:
+        return machines
+    seen = dict(machines)
+    for ct, nodes in host.outside.items():
+        facts = host.containers[ct]
+        seen.setdefault(
+            "ct:" + ct,
+            Machine(
+                "ct:" + ct,
+                "lxc",
+                facts.unprivileged,
+                majors=host.majors,
+                owners=host.owners,
+                gpus=host.gpus,
+                minors=host.minors,
+                module=host.module,
+                nodes=nodes,
+            ),
+        )
+    return seen
+
+
 def kernels(machines: Machines) -> List[Machine]:
     """One machine for each kernel: PCI, modules and /proc/devices are the same in a container and below it."""
     host = host_of(machines)
