@@ -17,6 +17,9 @@ rootfs: setup ## build and cache the container roots that tests and demo boot (a
 test: $(if $(filter required,$(KERNEL)),rootfs,setup) ## all tests; as root they boot real containers, else those are skipped with a reason
 	@HOSTTUNE_KERNEL=$(KERNEL) $(BIN)/pytest $(TESTS)
 
+demo: rootfs ## the founding story on a real container: broken, explained, healed by site.yml, taken back (as root)
+	@$(BIN)/python scripts/demo
+
 check: ## style, types, unit and case tests, ansible-lint: no root, under two minutes
 	@scripts/setup --venv-only
 	$(BIN)/ruff check .
@@ -24,4 +27,4 @@ check: ## style, types, unit and case tests, ansible-lint: no root, under two mi
 	$(BIN)/pytest -q tests/unit tests/cases
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/ansible-lint --profile production --offline -q
 
-.PHONY: help setup rootfs test check
+.PHONY: help setup rootfs test demo check

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.kernel.container import SEARCH_PATH as SEARCH_PATH
 from tests.kernel.container import Container
 from tests.kernel.fake_tree import FakeTrees
 from tests.kernel.nodes import GpuNodes, bind_entries
