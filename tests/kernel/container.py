@@ -163,6 +163,10 @@ class Container:
     def destroy(self) -> None:
         if self.running:
             self.stop()
+        for kind in ("monitor", "payload"):  # LXC leaves these when a start failed
+            leftover = CGROUPS / f"lxc.{kind}.{self.name}"
+            if leftover.exists():
+                leftover.rmdir()
         unmount(self.rootfs)
         subprocess.run(["rm", "-rf", "--one-file-system", str(self.folder)], check=True)
 

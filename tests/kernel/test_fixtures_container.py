@@ -87,9 +87,10 @@ def test_containers_share_no_state(make_container: MakeContainer) -> None:
     assert first.name != second.name
 
 
-def test_the_faked_proc_is_seen_inside(make_container: MakeContainer, fake: FakeTrees) -> None:
+@pytest.mark.parametrize("unprivileged", [False, True])
+def test_the_faked_proc_is_seen_inside(make_container: MakeContainer, fake: FakeTrees, unprivileged: bool) -> None:
     fake.gpu_host(gpus=2, uvm=507)
-    container = make_container(fake.container_entries()).start()
+    container = make_container(fake.container_entries(), unprivileged=unprivileged).start()
     assert "507 nvidia-uvm" in container.attach("cat", "/proc/devices").stdout
     assert container.attach("ls", "/proc/driver/nvidia/gpus").stdout.split() == ["0000:11:00.0", "0000:21:00.0"]
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import stat
 import subprocess
 from collections.abc import Callable
@@ -231,11 +232,13 @@ def test_inside_a_container_with_the_stale_rule(
         rules + binds + fake.container_entries() + "lxc.init.cmd = /bin/sleep infinity\n", root=root
     )
     standin.install(container.rootfs)
+    shutil.copy(standin.folder / "driver-opens.so", container.rootfs / "usr/lib")
     container.start()
 
     def ask() -> Codes:
         return libraries.codes(lambda argv: container.attach(*argv, env=libraries.SWITCH))
 
     assert ask() == NO_UVM
+    assert container.attach("python3", "-c", "", env={"LD_PRELOAD": "/usr/lib/driver-opens.so"}).stderr == ""
     container.live("devices.allow", "c 511:* rwm")
     assert ask() == HEALTHY

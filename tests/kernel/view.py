@@ -55,6 +55,7 @@ def enter() -> None:
     mount("-t", "tmpfs", "-o", "mode=755", "hosttune-tests", str(SCRATCH))
     _pure_cgroup2()
     _private_dev()
+    _uncovered_proc_and_sys()
     LXC_PATH.mkdir(parents=True, exist_ok=True)
     mount("--bind", str(scratch("lxc")), str(LXC_PATH))
     _machine.append(machine)  # last: a step that was refused is refused again, not taken for done
@@ -88,6 +89,14 @@ def _pure_cgroup2() -> None:
         return
     unmount(CGROUPS)
     mount("-t", "cgroup2", "none", str(CGROUPS))
+
+
+def _uncovered_proc_and_sys() -> None:
+    # The kernel lets a user namespace mount proc or sysfs only if its mount namespace has one that no other mount covers in
+    # part (mount_too_revealing in fs/namespace.c). The faked files cover /proc and /sys, so an unprivileged container would
+    # not start: these two stay whole.
+    for kind in ("proc", "sysfs"):
+        mount("-t", kind, kind, str(scratch(kind)))
 
 
 def _private_dev() -> None:

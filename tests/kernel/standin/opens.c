@@ -30,9 +30,12 @@ static int owned_by_nvidia(unsigned major)
     close(fd);
     text[size > 0 ? size : 0] = '\0';
     for (char *rest = text, *line; (line = strsep(&rest, "\n")) != NULL && strncmp(line, "Block", 5) != 0;) {
-        unsigned number;
-        char name[64];
-        if (sscanf(line, "%u %63s", &number, name) == 2 && number == major && strncmp(name, "nvidia", 6) == 0)
+        // By hand: sscanf and strtoul get newer symbol versions in glibc 2.38, and this is loaded into older containers.
+        char *word = line + strspn(line, " ");
+        unsigned number = 0;
+        for (; *word >= '0' && *word <= '9'; word++)
+            number = number * 10 + (unsigned)(*word - '0');
+        if (number == major && strncmp(word, " nvidia", 7) == 0)
             return 1;
     }
     return 0;
