@@ -18,7 +18,7 @@ def written(founding: FoundingHost) -> dict[str, bytes]:
     return {str(p): p.read_bytes() for p in places}
 
 
-def cuda(founding: FoundingHost) -> tuple[int, int]:
+def cuda(founding: FoundingHost) -> tuple[int, int | None]:
     """What cuInit returns in the container, and how many GPUs CUDA counts there."""
     said = codes(lambda argv: founding.host.container.attach(*argv))
     return said.cuda, said.cuda_devices
