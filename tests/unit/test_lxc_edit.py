@@ -195,8 +195,28 @@ def test_a_gpu_that_the_host_lacks_is_said_and_not_written() -> None:
 
 @pytest.mark.parametrize("data", [b"lxc.cgroup2.devices.allow:\n", b"lxc.cgroup2.devices.allow: c *:* rwm\n"])
 def test_a_list_that_opens_everything_is_a_security_finding(data: bytes) -> None:
-    (one,) = [f for f in run(data + real("01")).findings if f.id == "HT423"]
-    assert one.severity == "security" and one.evidence == ("200.conf:1",)
+    (one,) = [f for f in run(real("01") + data).findings if f.id == "HT423"]
+    assert one.severity == "security" and one.evidence == ("200.conf:16",)
+
+
+def test_rules_after_an_empty_line_start_a_new_list() -> None:
+    result = run(b"lxc.cgroup2.devices.allow:\n" + real("01"))
+    assert not found(result, "HT423") and changed(result)[1:] == allow("+", "c 511:* rwm", "c 236:* rwm")
+
+
+def test_a_deny_rule_counts_where_everything_else_is_open() -> None:
+    data = b"lxc.cgroup2.devices.allow: a\nlxc.cgroup2.devices.deny: c 511:* rwm\n" + real("05")[real("05").index(b"lxc.mount"):]
+    assert changed(run(data)) == allow("+", "c 511:* rwm")
+    assert found(run(data), "HT421") == ["no rule opens /dev/nvidia-uvm, which is 511:0 now"]
+
+
+def test_in_a_user_namespace_plain_lxc_needs_no_rule_until_there_is_one() -> None:
+    binds = b"".join(b"lxc.mount.entry = /dev/%s dev/%s none bind,optional,create=file\n" % (n, n)
+                     for n in (b"nvidia0", b"nvidiactl", b"nvidia-uvm"))
+    idmap = b"lxc.idmap = u 0 100000 65536\n"
+    assert run(idmap + binds, dialect=doc.LXC).changes == ()
+    ruled = run(idmap + b"lxc.cgroup2.devices.allow = c 195:* rwm\n" + binds, dialect=doc.LXC)
+    assert b"lxc.cgroup2.devices.allow = c 511:* rwm\n" in ruled.data, "one rule, and all else is refused"
 
 
 def test_a_rule_that_stops_the_container_is_a_failure() -> None:

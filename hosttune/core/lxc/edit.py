@@ -60,7 +60,7 @@ def edit(document: Document, wanted: Wanted, devices: DeviceTable, subject: str 
     left = entries(document, [line for line in document.main if line.number not in plan.remove])
     _add_missing(plan, document, left, needed, wanted, devices, form)
     findings = judge(document, have, needed, wanted, devices, form, subject)
-    live = () if have.unprivileged else _number_rules(needed, form != NUMBER or _is_exact(have, wanted, devices))
+    live = () if have.free else _number_rules(needed, form != NUMBER or _is_exact(have, wanted, devices))
     if not plan.remove and not plan.add:
         return Edit(doc.render(document), (), findings, needed, live)
     refuse(document)
@@ -109,7 +109,7 @@ def _remove_other_forms(plan: _Plan, have: Entries, needed: Sequence[Need], devi
 
 
 def _remove_stale(plan: _Plan, have: Entries, wanted: Wanted, devices: DeviceTable) -> None:
-    if is_concerned(have, wanted, devices) and not have.unprivileged and not have.everything:
+    if is_concerned(have, wanted, devices) and not have.free and not have.everything:
         for stale in stale_rules(have, devices):
             if stale.verdict != UNKNOWN:
                 plan.remove[stale.line.number] = "%d is %s now" % (stale.major, stale.owner or "nobody's")

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import FrozenSet, List, Optional, Sequence, Tuple
+from dataclasses import dataclass, replace
+from typing import FrozenSet, Optional, Sequence, Tuple
 
 from ..devices import DeviceTable, is_nvidia_path
-from .document import KEY, RAW, Document, Line, effective_keys
+from .document import KEY, LXC, RAW, Document, Line, effective_keys
 from .keys import truth
 from .rules import DevEntry, Mount, Rule, parse_dev, parse_mount, parse_rule
 
@@ -18,46 +18,75 @@ DEV_KEY = re.compile(r"dev\d+\Z")
 
 
 @dataclass(frozen=True)
+class Access:
+    """What a list of rules adds up to (liblxc's bpf device list; tests/kernel holds it against the real one).
+
+    free: every device is open without any of these rules (a container in a user namespace). everything: the rule that
+    opens every device. opened: allow rules that count. denied: deny rules that count, which they do where everything
+    else is open; in a list of allow rules a deny only takes back an allow of exactly the same text.
+    """
+
+    free: bool = False
+    everything: Optional[Tuple[Line, Rule]] = None
+    opened: Tuple[Tuple[Line, Rule], ...] = ()
+    denied: Tuple[Rule, ...] = ()
+
+
+def access(rules: Sequence[Tuple[Line, Rule]], free: bool, rules_end_freedom: bool) -> Access:
+    """Fold rules in file order. `rules_end_freedom`: the freedom is that of an empty list (Debian's userns.conf), so the
+    first allow rule makes it a list of what is allowed; Proxmox VE's userns.conf says `a` instead, and it stays free."""
+    now = Access(free)
+    for line, rule in rules:
+        if rule.bad:
+            continue
+        if line.key == ALLOW:
+            if rule.everything:
+                now = Access(free, (line, rule))
+            elif now.everything[1].wipes if now.everything else now.free and rules_end_freedom:
+                now = Access(False, None, ((line, rule),))
+            else:
+                now = replace(now, opened=now.opened + ((line, rule),),
+                              denied=tuple(denied for denied in now.denied if not denied.same(rule)))
+        elif rule.type == "a":
+            now = Access()
+        elif now.free or now.everything:
+            now = replace(now, denied=now.denied + (rule,))
+        else:
+            now = replace(now, opened=tuple((at, opened) for at, opened in now.opened if not opened.same(rule)))
+    return now
+
+
+@dataclass(frozen=True)
 class Entries:
     """The device lines of one section, each with its line. `rules` are v2 rules in file order (the line's key says
-    allow or deny); `dead` are v1 rules, which mean nothing on cgroup v2. `unprivileged`: in a user namespace, where
-    Proxmox VE and LXC allow every device and a node's mode decides. `hook`: NVIDIA's mount hook makes the nodes."""
+    allow or deny); `dead` are v1 rules, which mean nothing on cgroup v2. `access` is what the rules add up to.
+    `hook`: NVIDIA's mount hook makes the nodes."""
 
     devs: Tuple[Tuple[Line, DevEntry], ...]
     mounts: Tuple[Tuple[Line, Mount], ...]
     rules: Tuple[Tuple[Line, Rule], ...]
     dead: Tuple[Tuple[Line, Rule], ...]
-    unprivileged: bool
+    access: Access
     hook: bool
 
     @property
-    def open_rules(self) -> Tuple[Tuple[Line, Rule], ...]:
-        """Allow rules that count: readable, and not taken back by a deny rule of exactly the same text. `deny a`
-        takes back all before it."""
-        out: List[Tuple[Line, Rule]] = []
-        for line, rule in self.rules:
-            if rule.bad:
-                continue
-            if line.key == ALLOW:
-                out.append((line, rule))
-            elif rule.type == "a":
-                out = []
-            else:
-                same = (rule.type, rule.major, rule.minor, rule.access, rule.path)
-                out = [(at, r) for at, r in out if (r.type, r.major, r.minor, r.access, r.path) != same]
-        return tuple(out)
+    def free(self) -> bool:
+        """Whether every device is open without a rule: only a node's mode decides."""
+        return self.access.free
 
     @property
     def everything(self) -> Optional[Tuple[Line, Rule]]:
         """The rule that opens every device of the host, if there is one."""
-        return next(((line, rule) for line, rule in self.open_rules if rule.everything), None)
+        return self.access.everything
 
     def opens(self, path: str, major: Optional[int], minor: Optional[int]) -> bool:
         """Whether a process inside gets past the device cgroup to this node."""
-        if self.unprivileged or self.everything or self.dev(path):
+        if self.dev(path):
             return True
+        if self.free or self.everything:
+            return major is None or not any(rule.touches(major, minor) for rule in self.access.denied)
         return any(rule.path == path and {"r", "w"} <= set(rule.access) if rule.path else
-                   major is not None and rule.opens(major, minor) for _, rule in self.open_rules)
+                   major is not None and rule.opens(major, minor) for _, rule in self.access.opened)
 
     def dev(self, path: str) -> Optional[Tuple[Line, DevEntry]]:
         """The devN entry for a path."""
@@ -102,14 +131,15 @@ def entries(document: Document, lines: Sequence[Line]) -> Entries:
     raw = [line for line in lines if line.kind == RAW]
     keys = effective_keys(lines)
     devs = sorted((line for key, line in keys.items() if DEV_KEY.match(key)), key=lambda line: line.number)
-    unprivileged = "unprivileged" in keys and truth(keys["unprivileged"].value) == "1"
+    rules = tuple((line, parse_rule(line.value)) for line in raw if line.key in (ALLOW, DENY))
+    unprivileged = "unprivileged" in keys and truth(keys["unprivileged"].value) == "1" or any(
+        line.key in ("lxc.idmap", "lxc.id_map") for line in raw)
     return Entries(
         devs=tuple((line, parse_dev(line.value)) for line in devs),
         mounts=tuple((line, parse_mount(line.value)) for line in raw if line.key == MOUNT),
-        rules=tuple((line, parse_rule(line.value)) for line in raw if line.key in (ALLOW, DENY)),
+        rules=rules,
         dead=tuple((line, parse_rule(line.value)) for line in raw if line.key in V1),
-        unprivileged=unprivileged or any(line.key in ("lxc.idmap", "lxc.id_map") for line in raw)
-        or any(line.key == "lxc.include" and line.value.endswith("userns.conf") for line in raw),
+        access=access(rules, unprivileged, document.dialect == LXC),
         hook=any(line.key == "lxc.hook.mount" and line.value.endswith("/nvidia") for line in raw))
 
 

@@ -12,6 +12,7 @@ from . import pve
 from .document import LXC, PENDING, Document, Line
 from .entries import ALLOW, DENY, Entries, entries
 from .needs import DEV, Need, Wanted, absent_gpus, is_concerned
+from .rules import parse_rule
 from .stale import NOBODY, OWNED, stale_rules
 
 
@@ -20,8 +21,8 @@ def judge(document: Document, have: Entries, needed: Sequence[Need], wanted: Wan
     """Findings about one config. `subject` is the container as a person names it (ct:200), `form` the one in which
     something missing would be added."""
     out = _missing(document, have, needed, wanted, devices, form, subject)
-    if not have.unprivileged and not have.everything:
-        out += _closed(document, have, needed, subject)
+    out += _closed(document, have, needed, subject)
+    if not have.free and not have.everything:
         out += _closed_dri(document, have, subject)
         out += _stale(document, have, devices, is_concerned(have, wanted, devices), subject)
     out += _everything(document, have, wanted, devices, subject)
@@ -94,14 +95,14 @@ def _closed(document: Document, have: Entries, needed: Sequence[Need], subject: 
 
 
 def _rules(have: Entries) -> str:
-    return ", ".join(line.value for line, rule in have.open_rules) or "no rule"
+    return ", ".join(line.value for line, rule in have.access.opened) or "no rule"
 
 
 def _closed_dri(document: Document, have: Entries, subject: str) -> List[Finding]:
     """DRM nodes are not needed for CUDA and may be another vendor's, so a missing rule for them is said, not written."""
     for line, mount in have.mounts:
         ruled = any(rule.type == "c" and rule.major in (DRM_MAJOR, None) or rule.path.startswith("/dev/dri")
-                    for _, rule in have.open_rules)
+                    for _, rule in have.access.opened)
         if mount.is_bind and (mount.source + "/").startswith("/dev/dri/") and not ruled:
             return [finding("HT421", WARN, subject, "%s is bound, and no rule opens its nodes (226, drm)" % mount.source,
                             have=_rules(have), want="c %d:* rwm" % DRM_MAJOR, evidence=(document.place(line),),
@@ -132,7 +133,7 @@ def _stale(document: Document, have: Entries, devices: DeviceTable, concerned: b
 
 
 def _everything(document: Document, have: Entries, wanted: Wanted, devices: DeviceTable, subject: str) -> List[Finding]:
-    if have.unprivileged:
+    if have.free:
         return []
     if have.everything:
         line, rule = have.everything
@@ -167,11 +168,11 @@ def _dead(document: Document, have: Entries, subject: str) -> List[Finding]:
 
     if have.dead:
         dead([line for line, _ in have.dead], "%s is for cgroup v1, and containers are on v2" % have.dead[0][0].key, ALLOW)
-    if have.unprivileged:
+    if have.free:
         allowed = [line for line, rule in have.rules if line.key == ALLOW]
         if allowed:
             dead(allowed, "an unprivileged container may open every device that the node's mode lets it")
-    for line, rule in () if have.unprivileged else have.rules:
+    for line, rule in () if have.free else have.rules:
         if rule.bad:
             dead([line], "LXC skips this rule (%s), so the device stays denied" % rule.bad)
         elif rule.major is not None and rule.major > LARGEST_MAJOR:
@@ -188,10 +189,11 @@ def _dead(document: Document, have: Entries, subject: str) -> List[Finding]:
 
 
 def _denies(have: Entries, deny: Line) -> bool:
-    if have.unprivileged or have.everything:
+    if have.free or have.everything:
         return True
-    values = [line.value for line, _ in have.rules if line.key == ALLOW and line.number < deny.number]
-    return deny.value == "a" or deny.value in values
+    before = [rule for line, rule in have.rules if line.key == ALLOW and line.number < deny.number]
+    denied = parse_rule(deny.value)
+    return denied.type == "a" or any(rule.same(denied) for rule in before)
 
 
 def _clashes(document: Document, have: Entries, subject: str) -> List[Finding]:
@@ -218,7 +220,7 @@ def _snapshots(document: Document, devices: DeviceTable, subject: str) -> List[F
     latest = {line.section: line.part for line in document.lines}
     for name in sorted(set(latest) - {"", PENDING}):
         section = entries(document, [line for line in document.lines if line.part == latest[name]])
-        for rule in () if section.unprivileged else stale_rules(section, devices):
+        for rule in () if section.free else stale_rules(section, devices):
             out.append(finding("HT425", WARN, subject, "snapshot [%s] holds `%s`, and %d is %s now: a rollback brings it back"
                                % (name, rule.line.value, rule.major, rule.owner or "nobody's"), have=rule.line.value,
                                hint=Hint("after a rollback: hosttune lxc sync " + _id(subject), "host", "nothing", "none"),

@@ -33,6 +33,21 @@ class Rule:
     everything: bool = False
     fatal: bool = False
 
+    @property
+    def wipes(self) -> bool:
+        """An empty value: it wipes the list, and what follows starts a new one."""
+        return self.everything and not self.type
+
+    def same(self, other: "Rule") -> bool:
+        """Whether a deny rule is exactly this allow rule: liblxc compares the fields, not what they cover."""
+        return (self.type, self.major, self.minor, self.access, self.path) == (
+            other.type, other.major, other.minor, other.access, other.path)
+
+    def touches(self, major: int, minor: Optional[int]) -> bool:
+        """Whether the rule is about that character device at all, for reading or writing."""
+        return (self.type == "c" and self.major in (None, major) and (self.minor in (None, minor) or minor is None)
+                and bool({"r", "w"} & set(self.access)))
+
     def opens(self, major: int, minor: Optional[int]) -> bool:
         """Whether this allow rule lets a process open that character device for reading and writing. A minor that is
         not known is only covered by a rule for all of them."""

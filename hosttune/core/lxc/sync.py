@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""hosttune lxc show, preview, sync, live: what the command line and the Ansible module call.
+
+Order of a sync: the file (under Proxmox VE's lock, journalled, read back), then live rules, then a restart if the policy
+lets it, then every node is opened inside again. Where all is well nothing is written and nothing is run that changes.
+"""
+
+from __future__ import annotations
+
+from typing import List, Sequence, Tuple
+
+from .. import engine
+from ..catalogue import finding
+from ..devices import DeviceTable
+from ..host import Host
+from ..model import ERROR, FAIL, WARN, Action, Finding, Hint, Refused, Report, Step
+from . import store
+from .document import parse
+from .edit import edit
+from .needs import Wanted
+from .outlook import ALWAYS, IDLE, NEVER, Outlook, outlook
+
+RESTART_TIMEOUT = 180
+"""Seconds for `pct reboot`: its own shutdown limit is 60, and the boot is not waited for."""
+
+
+def preview(data: bytes, path: str, wanted: Wanted, devices: DeviceTable, subject: str = "container") -> Tuple[Report, bytes]:
+    """What sync would make of any copy of a config, on the host that `devices` describes. Touches nothing.
+
+    Returns the report (its one step holds before and after) and the new bytes. Raises Refused.
+    """
+    document = parse(data, store.guess_dialect(path, data), path=path)
+    planned = edit(document, wanted, devices, subject)
+    steps: Tuple[Step, ...] = ()
+    if planned.changes:
+        before, after = (part.decode("utf-8", "surrogateescape") for part in (data, planned.data))
+        steps = (Step("HT421", subject, "replace", path, before, after),)
+    facts = {"dialect": document.dialect, "changes": "\n".join(planned.changes)}
+    return Report("lxc preview", facts=facts, findings=planned.findings, steps=steps, mode="plan"), planned.data
+
+
+def show(host: Host, ct_id: str, wanted: Wanted) -> Report:
+    """One container as it is: findings, the step that would heal its file, and actions that would heal it now."""
+    return _report("lxc show", host, outlook(host, ct_id, wanted))
+
+
+def sync(host: Host, ct_id: str, wanted: Wanted, restart: str = NEVER, dry_run: bool = False) -> Report:
+    """Make the container as wanted. restart: never, idle (only if nothing would be lost), always.
+
+    Raises Refused before anything is written; later failures are findings, and what was done stands in `effects`.
+    """
+    if restart not in (NEVER, IDLE, ALWAYS):
+        raise Refused("restart %r is not one of never, idle, always" % restart, "container " + ct_id)
+    before = outlook(host, ct_id, wanted)
+    if dry_run:
+        return _report("lxc sync", host, before)
+    failed: List[Finding] = []
+    done: List[Action] = []
+    if before.step:
+        store.refuse_unwritable(host, before.config, before.edit.data)
+        failed += engine.apply(host, [before.step], {})
+    wrote = bool(before.step) and not failed
+    if not failed:
+        failed += _run(host, before.rules, done)
+        if before.restart and not failed:
+            failed += _restart(host, before, restart, done)
+    if not wrote and not done and not failed:
+        return _report("lxc sync", host, before, mode="apply")
+    after = outlook(host, ct_id, wanted)
+    return Report("lxc sync", host.uname()[0], {"changes": "\n".join(before.edit.changes)},
+                  tuple(failed) + after.findings, (before.step,) if before.step and wrote else (), tuple(done),
+                  tuple(host.effects), wrote or bool(done), "apply")
+
+
+def live(host: Host, ct_id: str, wanted: Wanted, dry_run: bool = False) -> Report:
+    """Give the running container the rules it lacks, at once. Its file is left alone. Raises Refused when it does not run."""
+    before = outlook(host, ct_id, wanted)
+    if not before.pid:
+        raise Refused("the container does not run", before.config.subject, "pct start %s" % ct_id if before.config.lock else
+                      "lxc-start -n %s" % ct_id)
+    if dry_run or not before.rules:
+        return _report("lxc live", host, before, mode="plan" if dry_run else "apply", step=False)
+    done: List[Action] = []
+    failed = _run(host, before.rules, done)
+    after = outlook(host, ct_id, wanted)
+    return Report("lxc live", host.uname()[0], {}, tuple(failed) + after.findings, (), tuple(done), tuple(host.effects),
+                  bool(done), "apply")
+
+
+def code(report: Report) -> int:
+    """Exit code of show and preview: 0 nothing to do and nothing to say, 1 something. (Refused is 2.)"""
+    told = any(f.status in (WARN, FAIL, ERROR) and not f.ignored for f in report.findings)
+    return 1 if told or report.steps or report.actions else 0
+
+
+def refused(ct_id: str, e: Refused) -> Finding:
+    """A container that was refused, as a finding, where several are gone through."""
+    return finding("HT428", FAIL, "ct:" + ct_id, e.what, evidence=(e.where,) if e.where else (),
+                   hint=Hint(e.way_out, "host", "", "reconfigure"))
+
+
+def _report(command: str, host: Host, seen: Outlook, mode: str = "plan", step: bool = True) -> Report:
+    steps = (seen.step,) if seen.step and step else ()
+    actions = seen.rules + seen.restart
+    facts = {"config": seen.config.path, "running": "pid %d" % seen.pid if seen.pid else "no",
+             "changes": "\n".join(seen.edit.changes)}
+    return Report(command, host.uname()[0], facts, seen.findings, steps, actions, tuple(host.effects), False, mode)
+
+
+def _run(host: Host, actions: Sequence[Action], done: List[Action]) -> List[Finding]:
+    """Run actions in order and stop at the first that fails."""
+    for action in actions:
+        ran = host.execute(list(action.argv), RESTART_TIMEOUT)
+        if ran.rc:
+            text = (ran.err or ran.out).strip().splitlines() or ["exit code %d" % ran.rc]
+            return [finding("HT402", FAIL, action.subject, "%s failed: %s" % (" ".join(action.argv), text[-1]),
+                            hint=Hint(" ".join(action.argv), "host", action.costs, "apply"))]
+        done.append(action)
+    return []
+
+
+def _restart(host: Host, before: Outlook, policy: str, done: List[Action]) -> List[Finding]:
+    if policy == NEVER or before.ha or policy == IDLE and before.losses:
+        return []  # the finding "a restart is pending" stands, with what it would destroy
+    return _run(host, before.restart, done)
