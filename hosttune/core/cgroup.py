@@ -16,6 +16,8 @@ from .devices import is_dynamic, is_gpu_driver
 from .lxc.facts import ContainerFacts, RuleLine
 from .survey import Machine, Node
 
+START_TIME_ERROR = 1.0
+"""Seconds: `btime` in /proc/stat has no fraction."""
 MISSING, PENDING, ELSEWHERE, UNKNOWN = "missing", "pending", "elsewhere", "unknown"
 
 
@@ -47,17 +49,13 @@ def why(node: Node, number: str, facts: Optional[ContainerFacts], machine: Machi
 
 
 def _allowed_by_config(node: Node, number: str, facts: ContainerFacts, place: str) -> Reason:
-    without = facts.started_without(node.path, number)
-    if without:
+    if facts.started_without(node.path, number):
         return Reason(PENDING, place, "%s allows it; the running container was started without that rule" % place, True)
-    older = bool(facts.started and facts.changed > facts.started)
-    if older and without is None:
-        text = "%s allows it; the file is %d s younger than the running container" % (
-            place,
-            facts.changed - facts.started,
-        )
+    younger = facts.changed - facts.started
+    if facts.started and younger > START_TIME_ERROR:
+        text = "%s allows it; the file is %d s younger than the running container" % (place, younger)
         return Reason(PENDING, place, text, True)
-    return Reason(ELSEWHERE, place, "%s allows it, and the container was started with that" % place, without is False)
+    return Reason(ELSEWHERE, place, "%s allows it, and the container was started after that was written" % place)
 
 
 def _responsible(facts: ContainerFacts, number: str, machine: Machine) -> Tuple[str, str]:

@@ -19,7 +19,7 @@ import os
 import re
 import stat
 import sys
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 AT_FDCWD, AT_EACCESS = -100, 0x200
 MS_RDONLY, MS_REMOUNT, MS_BIND, MS_REC, MS_SLAVE = 1, 32, 4096, 16384, 1 << 19
@@ -286,7 +286,8 @@ def call(name: str) -> Any:
     if base == "nvmlInit":
         return load("libnvidia-ml.so.1").nvmlInit_v2()
     if base == "nvmlDeviceCount":
-        return load("libnvidia-ml.so.1").nvmlDeviceGetCount_v2(ctypes.byref(number)) or number.value
+        code = load("libnvidia-ml.so.1").nvmlDeviceGetCount_v2(ctypes.byref(number))
+        return {"error": "nvmlDeviceGetCount returned %d" % code} if code else number.value
     cuda = load("libcuda.so.1")
     if base == "cuInit":
         return cuda.cuInit(0)
@@ -304,23 +305,12 @@ def call(name: str) -> Any:
 
 
 def answer(op: Dict[str, Any]) -> Any:
-    """Do one operation."""
-    what = op["op"]
-    if what == "lstat":
-        return lstat(op["path"])
-    if what == "access":
-        return access(op["path"])
-    if what == "open":
-        return open_node(op["path"])
-    if what == "call":
-        return call(op["name"])
-    if what == "protect":
-        return protect()
-    if what == "enter":
-        return enter(op["pid"])
-    if what == "setuid":
-        return become(op["uid"])
-    raise ValueError("unknown operation %s" % what)
+    """Do one operation. Each takes its one argument, or none."""
+    steps: Dict[str, Callable[..., Any]] = {
+        "lstat": lstat, "access": access, "open": open_node, "call": call,
+        "protect": protect, "enter": enter, "setuid": become,
+    }  # fmt: skip
+    return steps[op["op"]](*(value for key, value in op.items() if key not in ("op", "must")))
 
 
 def main() -> None:

@@ -3,7 +3,7 @@
 container that runs was started from that config.
 
 Rules become one device program when the container starts (liblxc, cgroup v2). An edit after the start changes nothing
-that runs; `lxc-info -c` shows what it was started with.
+that runs. Proxmox VE writes /var/lib/lxc/ID/config anew at each start, and `lxc-info -c` shows that file.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class ContainerFacts:
 
     elsewhere: rules in a snapshot or pending section, which the running container does not read.
     rules: cgroup v2 rules of the main section in their order. v1: rules that only cgroup v1 would read.
-    started_with: allow values that the running container was started with; None when they could not be had.
+    started_with: allow values that Proxmox VE generated for the last start (or the last `pct set`); None when they could
+    not be had. Plain LXC keeps no such copy: there only the times tell.
     """
 
     id: str
@@ -128,7 +129,7 @@ def container_facts(host: Host, ct_id: str) -> ContainerFacts:
         pid,
         _start_time(host, pid) if pid else 0,
         changed,
-        _started_with(host, ct_id) if pid else None,
+        _started_with(host, ct_id) if pid and document.dialect == PVE else None,
     )
 
 

@@ -11,7 +11,7 @@ from typing import List, Optional
 
 from ..catalogue import finding
 from ..model import ERROR, FAIL, FITS, OK, PROVED, SKIP, WARN, Finding, Hint, Probe
-from ..survey import UVM_TOOLS, Machine, Node
+from ..survey import NODES, UVM_TOOLS, Machine, Node
 from .heal import RESTART_COSTS, remake, restart
 from .scene import Machines, below, ct_id, facts_of, host_node, host_of, whole
 
@@ -52,12 +52,10 @@ def not_asked(node: Node) -> bool:
 def _unasked(machine: Machine) -> List[Finding]:
     out = []
     for question, reason in machine.unknowns:
-        if question.startswith("/dev/") or question == "device nodes and driver calls":
-            out.append(
-                finding(
-                    "HT903", ERROR, question, "%s could not be looked at: %s" % (question, reason), machine=machine.key
-                )
-            )
+        if question == NODES or question.startswith(("/dev/", "container ", "nodes of container ")):
+            told = "%s could not be looked at: %s" % (question, reason)
+            owner = "ct:" + question.rpartition(" ")[2] if "container " in question else machine.key
+            out.append(finding("HT903", ERROR, question, told, machine=owner))
     return out
 
 
