@@ -217,7 +217,9 @@ def test_processes_that_hold_a_gpu_are_named_and_keep_idle_from_restarting() -> 
                    statvfs={"/proc/4242/root/dev/shm": {"size": 1, "free": 1, "used": 0}})
     report = sync.sync(host, "200", Wanted(), restart="idle")
     assert host.effects == [] and not report.changed
-    assert report.actions[-1].destroys == ("GPU process 77 (sglang)",)
+    assert report.actions == (), "what is pending is a finding"
+    (pending,) = [f for f in report.findings if f.id == "HT402"]
+    assert pending.hint.costs == "a restart; it destroys: GPU process 77 (sglang)"
 
 
 def test_a_container_of_the_ha_manager_is_not_restarted_behind_its_back() -> None:

@@ -47,6 +47,8 @@ def show(host: Host, ct_id: str, wanted: Wanted) -> Report:
 def sync(host: Host, ct_id: str, wanted: Wanted, restart: str = NEVER, dry_run: bool = False) -> Report:
     """Make the container as wanted. restart: never, idle (only if nothing would be lost), always.
 
+    The report holds what was done (dry_run: what would be); a restart that is pending is a finding, HT402.
+
     Raises Refused before anything is written; later failures are findings, and what was done stands in `effects`.
     """
     if restart not in (NEVER, IDLE, ALWAYS):
@@ -101,7 +103,7 @@ def refused(ct_id: str, e: Refused) -> Finding:
 
 def _report(command: str, host: Host, seen: Outlook, mode: str = "plan", step: bool = True) -> Report:
     steps = (seen.step,) if seen.step and step else ()
-    actions = seen.rules + seen.restart
+    actions = seen.rules + seen.restart if mode == "plan" else ()
     facts = {"config": seen.config.path, "running": "pid %d" % seen.pid if seen.pid else "no",
              "changes": "\n".join(seen.edit.changes)}
     return Report(command, host.uname()[0], facts, seen.findings, steps, actions, tuple(host.effects), False, mode)
