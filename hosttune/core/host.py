@@ -223,8 +223,8 @@ def errname(e: OSError) -> str:
 
 
 def errno_of(name: str) -> int:
-    """The number of an errno by its name; 0 for "ok"."""
-    return 0 if name == "ok" else int(getattr(errno, name))
+    """The number of an errno by its name, or by a number that has none; 0 for "ok"."""
+    return 0 if name == "ok" else int(name) if name.isdigit() else int(getattr(errno, name))
 
 
 _TYPES = (

@@ -2,8 +2,8 @@
 """A machine on paper: RecordingHost writes down every question and answer, ReplayHost answers from that alone.
 
 The format is `hosttune.recording/1` (docs/recordings.md): JSON that a person can write by hand. `base` names a shipped
-machine that the recording then only differs from. Recordings hold no secret: of the environment only ENV_PREFIXES, and
-`redact` replaces host names, user names below /home, UUIDs, serial numbers and addresses.
+machine that the recording then only differs from. Recordings hold no secret: of the environment, also of another
+process's, only ENV_PREFIXES; redaction.py takes out what names a person or a place.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import re
 import shlex
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from .host import Host, Inquiry, Ran, Space, Stat, Who, digest, errname, errno_of
+from .host import ENV_PREFIXES, Host, Inquiry, Ran, Space, Stat, Who, digest, errname, errno_of
 from .model import Refused
-
-SCHEMA = "hosttune.recording/1"
+from .recording_shape import SCHEMA as SCHEMA
+from .recording_shape import refuse_bad
+from .redaction import redact as redact
 
 
 class Unrecorded(LookupError):
@@ -30,16 +30,23 @@ class Unrecorded(LookupError):
 
 
 _SELF_FILES = {"mounts": "/proc/self/mountinfo"}
+_KINDS = {"errno", "hex", "error", "timeout"}
+"""Keys that make an answer one of its own kind."""
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> Dict[str, Any]:
-    """`over` on top of `base`, maps merged key by key; a value of None takes the base's entry away."""
+    """`over` on top of `base`, maps merged key by key; a value of None takes the base's entry away.
+
+    An answer of another kind takes the place of the old one whole: a node where there was an errno, bytes for a text.
+    """
     out = dict(base)
     for key, value in over.items():
         if value is None:
             out.pop(key, None)
-        elif isinstance(value, Mapping) and isinstance(out.get(key), Mapping):
-            out[key] = merge(out[key], value)
+        elif isinstance(value, Mapping):
+            was = out.get(key)
+            same = isinstance(was, Mapping) and not _KINDS & (set(was) ^ set(value))
+            out[key] = merge(was if same and isinstance(was, Mapping) else {}, value)
         else:
             out[key] = value
     return out
@@ -55,15 +62,11 @@ def load(recording: Mapping[str, Any], base: Callable[[str], Mapping[str, Any]])
         raise Refused(
             'not a recording: "schema" must be "%s"' % SCHEMA, way_out="hosttune doctor --record FILE makes one"
         )
-    machines = recording.get("machines")
-    if not isinstance(machines, Mapping) or not machines:
-        raise Refused('a recording needs "machines": {"host": {...}}')
+    machines = refuse_bad(recording)
     out = {}
     for name, machine in machines.items():
-        if not isinstance(machine, Mapping):
-            raise Refused("machines.%s is %s, not a map" % (name, type(machine).__name__))
         own = machine.get("base", recording.get("base"))
-        full = merge(base(own), machine) if own else dict(machine)
+        full = merge(base(own) if own else {}, machine)
         default = merge({k: v for k, v in full.items() if k != "views"}, full.get("views", {}).get("default", {}))
         out[str(name)] = ReplayHost(default, full.get("views", {}), str(name))
     return out
@@ -101,7 +104,7 @@ class ReplayHost(Host):
 
     def read_bytes(self, path: str, limit: int = 4 << 20) -> bytes:
         for key, file in _SELF_FILES.items():
-            if path == file and key in self.view:
+            if path == file and key in self.view and path not in self._section("files"):
                 return str(self.view[key]).encode("utf-8", "surrogateescape")
         answer = self._answer("files", path)
         if isinstance(answer, Mapping):
@@ -127,11 +130,12 @@ class ReplayHost(Host):
         if key not in commands:
             raise self._miss("commands " + key)
         answer = commands[key]
+        out, err = str(answer.get("out", "")), str(answer.get("err", ""))
         if "timeout" in answer:
-            return Ran(124, timeout=float(answer["timeout"]))
+            return Ran(124, out, err, float(answer["timeout"]))
         if "then" in answer:
             self.view = merge(self.view, answer["then"])
-        return Ran(int(answer.get("rc", 0)), str(answer.get("out", "")), str(answer.get("err", "")))
+        return Ran(int(answer.get("rc", 0)), out, err)
 
     def clock(self) -> float:
         return float(self.view.get("clock", 0))
@@ -150,10 +154,7 @@ class ReplayHost(Host):
         return (text + ["unknown"] * 3)[0], (text + ["unknown"] * 3)[1], (text + ["unknown"] * 3)[2]
 
     def holders(self, number: str) -> List[Tuple[int, str]]:
-        answers = self._section("holders")
-        if number not in answers:
-            raise self._miss("holders " + number)
-        return [(int(pid), str(comm)) for pid, comm in answers[number]]
+        return [(int(pid), str(comm)) for pid, comm in self._answer("holders", number)]
 
     def inquire(
         self,
@@ -193,8 +194,15 @@ class ReplayHost(Host):
             number = errno_of(str(behaviour))
             raise OSError(number, os.strerror(number), path)
         self.effects.append({"effect": effect, "target": path})
-        if behaviour != "ignored":
-            self.view = merge(self.view, {"files": {path: {"errno": "ENOENT"} if text is None else text}})
+        if behaviour == "ignored":
+            return
+        self.view = merge(self.view, {"files": {path: {"errno": "ENOENT"} if text is None else text}})
+        folder, _, name = path.rpartition("/")
+        names = self._section("dirs").get(folder)
+        if names is not None:
+            was = names if isinstance(names, list) else []
+            now = [n for n in was if n != name] + ([name] if text is not None else [])
+            self.view = merge(self.view, {"dirs": {folder: now}})
 
     def _expect(self, path: str, expect: Optional[str]) -> None:
         try:
@@ -249,6 +257,9 @@ class RecordingHost(Host):
 
     def read_bytes(self, path: str, limit: int = 4 << 20) -> bytes:
         def plain(data: bytes) -> Any:
+            if path.startswith("/proc/") and path.endswith("/environ"):
+                kept = ("container=", *ENV_PREFIXES)
+                data = b"".join(v + b"\0" for v in data.split(b"\0") if v.decode("latin-1").startswith(kept))
             try:
                 return data.decode("utf-8")
             except UnicodeDecodeError:
@@ -262,8 +273,10 @@ class RecordingHost(Host):
         return names
 
     def lstat(self, path: str) -> Stat:
-        had = self.view.get("nodes", {}).get(path, {})
-        got: Stat = self._keep("nodes", path, lambda: self.inner.lstat(path), lambda st: dict(had, **vars(st)))
+        had = self.view.get("nodes", {})
+        got: Stat = self._keep(
+            "nodes", path, lambda: self.inner.lstat(path), lambda st: merge(had, {path: vars(st)})[path]
+        )
         return got
 
     def readlink(self, path: str) -> str:
@@ -276,7 +289,8 @@ class RecordingHost(Host):
 
     def run(self, argv: Sequence[str], timeout: float = 20, stdin: bytes = b"") -> Ran:
         def plain(ran: Ran) -> Any:
-            return {"timeout": ran.timeout} if ran.timeout else {"rc": ran.rc, "out": ran.out, "err": ran.err}
+            said = {"out": ran.out, "err": ran.err}
+            return dict(said, timeout=ran.timeout) if ran.timeout else dict(said, rc=ran.rc)
 
         ran: Ran = self._keep("commands", shlex.join(argv), lambda: self.inner.run(argv, timeout, stdin), plain)
         return ran
@@ -310,8 +324,7 @@ class RecordingHost(Host):
         got = self.inner.inquire(nodes, calls, uid, env, timeout, pid)
         name = "pid:%d" % pid if pid is not None else "" if uid is None else "uid:%d" % uid
         into = self.view.setdefault("views", {}).setdefault(name, {}) if name else self.view
-        for path, node in got.nodes.items():
-            into.setdefault("nodes", {})[path] = dict(into.get("nodes", {}).get(path, {}), **node)
+        into["nodes"] = merge(into.get("nodes", {}), got.nodes)
         into.setdefault("calls", {}).update(got.calls)
         into.update(protected=got.protected, stuck=got.stuck)
         return got
@@ -334,34 +347,3 @@ class RecordingHost(Host):
 
     def execute(self, argv: Sequence[str], timeout: float = 60) -> Ran:
         return self.inner.execute(argv, timeout)
-
-
-_REDACTIONS = (
-    (re.compile(r"GPU-[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"), "GPU-00000000-0000-0000-0000-000000000000"),
-    (re.compile(r"\b([0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2}\b"), "00:00:00:00:00:00"),
-    (re.compile(r"\b(?!127\.)(?:\d{1,3}\.){3}\d{1,3}(?=[/:,\s\"]|$)"), "192.0.2.1"),
-    (re.compile(r"/home/[^/\s:]+"), "/home/user"),
-    (re.compile(r"(?i)(serial[^:\n]*:\s*)\S+"), r"\1redacted"),
-    (re.compile(r"(?m)^(hostname|searchdomain|nameserver):.*$"), r"\1: redacted"),
-)
-
-
-def redact(recording: Mapping[str, Any]) -> Dict[str, Any]:
-    """The recording without what names a person or a place: host names, UUIDs, MAC and IPv4 addresses, home directories."""
-    names = {str(m.get("uname", "")).split(" ")[0] for m in recording.get("machines", {}).values() if m.get("uname")}
-
-    def clean(value: Any) -> Any:
-        if isinstance(value, str):
-            for name in names - {""}:
-                value = re.sub(r"\b%s\b" % re.escape(name), "host.example", value)
-            for pattern, into in _REDACTIONS:
-                value = pattern.sub(into, value)
-            return value
-        if isinstance(value, Mapping):
-            return {clean(k): clean(v) for k, v in value.items()}
-        if isinstance(value, (list, tuple)):
-            return [clean(v) for v in value]
-        return value
-
-    out: Dict[str, Any] = clean(recording)
-    return out

@@ -22,10 +22,7 @@ SECTIONS = ["Symptom", "Why it matters", "Check by hand", "Fix", "Ignore"]
 CAUSES = {"H": 11, "K": 14, "N": 11, "C": 22, "L": 13, "E": 8, "S": 9, "M": 3, "R": 2, "F": 4, "P": 2, "X": 2, "V": 5}
 """Letters of the taxonomy of CUDA start failures, and how many causes each has."""
 
-NOT_YET_USED: dict[str, str] = {
-    "HT428": "hosttune lxc sync refuses with a message; the module that reports it comes with its command",
-    "HT429": "the look inside after `hosttune lxc live` comes with its command",
-}
+NOT_YET_USED: dict[str, str] = {}
 """Ids that no code reports yet, each with the reason. One that is used must leave."""
 
 EXAMPLES = {"HT209": "an example in the profile's own error text"}
