@@ -21,7 +21,7 @@ from tests.kernel.container import Container
 from tests.kernel.fake_tree import FakeTrees
 from tests.kernel.nodes import GpuNodes, bind_entries
 from tests.kernel.standin import StandIn
-from tests.kernel.view import scratch
+from tests.kernel.view import mount, scratch, unmount
 
 RULES = "".join(f"lxc.cgroup2.devices.allow = c {major}:* rwm\n" for major in (195, 509, 226, 234))
 """What the founding container allowed."""
@@ -40,6 +40,7 @@ class Mission:
     env: dict[str, str] = field(default_factory=dict)
     numa_balancing: Path = Path()
     bus: Path = Path()
+    mounted: list[str] = field(default_factory=list)
 
     def hosttune(self, *argv: str, input: str | None = None) -> subprocess.CompletedProcess[str]:
         """Run hosttune on the host; the output is text."""
@@ -59,6 +60,8 @@ class Mission:
         self.container.destroy()
         self.nodes.clear()
         self.trees.undo()
+        for folder in self.mounted:
+            unmount(folder)
 
 
 def broken(libraries: StandIn, gpus: int = 8, uvm: int = 511, name: str | None = None, rules: str = RULES,
@@ -73,19 +76,22 @@ def broken(libraries: StandIn, gpus: int = 8, uvm: int = 511, name: str | None =
     trees.file("/proc/cmdline", "BOOT_IMAGE=/boot/vmlinuz root=/dev/mapper/pve-root ro quiet\n")
     numa = trees.file("/proc/sys/kernel/numa_balancing", "1\n")
     made = nodes.make_all(gpus, uvm)
-    config = rules + bind_entries(list(entries) if entries is not None else made, optional=True) + trees.container_entries()
+    config = (
+        rules + bind_entries(list(entries) if entries is not None else made, optional=True) + trees.container_entries()
+    )
     container = Container(config, unprivileged, name=name)
     libraries.install(container.rootfs)
     shutil.copy(libraries.folder / "driver-opens.so", container.rootfs / PRELOAD.lstrip("/"))
     (container.rootfs / "etc/ld.so.preload").write_text(PRELOAD + "\n")
     container.start(booted=True)
     env = {"LD_LIBRARY_PATH": str(libraries.folder), "LD_PRELOAD": str(libraries.folder / "driver-opens.so")}
-    _private_state()
-    return Mission(trees, nodes, libraries, container, env, numa, bus)
+    return Mission(trees, nodes, libraries, container, env, numa, bus, private_state())
 
 
-def _private_state() -> None:
-    """/etc/sysctl.d and hosttune's own folders are the test's, empty."""
-    for folder in ("/etc/sysctl.d", "/var/lib/hosttune", "/etc/hosttune", "/run/lock"):
+def private_state() -> list[str]:
+    """Put empty folders over /etc/sysctl.d and hosttune's own, for the test alone; returns them, to be unmounted."""
+    folders = ["/etc/sysctl.d", "/var/lib/hosttune", "/etc/hosttune", "/run/lock"]
+    for folder in folders:
         Path(folder).mkdir(parents=True, exist_ok=True)
-        subprocess.run(["mount", "--bind", str(scratch(folder.strip("/").replace("/", "-"))), folder], check=True)
+        mount("--bind", str(scratch(folder.strip("/").replace("/", "-"))), folder)
+    return folders

@@ -13,6 +13,7 @@ from .. import engine
 from ..catalogue import finding
 from ..devices import DeviceTable
 from ..host import Host
+from ..knobs import BY_ID
 from ..model import ERROR, FAIL, WARN, Action, Finding, Hint, Refused, Report, Step
 from . import store
 from .document import parse
@@ -60,7 +61,7 @@ def sync(host: Host, ct_id: str, wanted: Wanted, restart: str = NEVER, dry_run: 
     done: List[Action] = []
     if before.step:
         store.refuse_unwritable(host, before.config, before.edit.data)
-        failed += engine.apply(host, [before.step], {})
+        failed += engine.apply(host, [before.step], BY_ID)
     wrote = bool(before.step) and not failed
     if not failed:
         failed += _run(host, before.rules, done)
