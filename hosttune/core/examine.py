@@ -17,6 +17,7 @@ from .lxc import inside
 from .model import ERROR, WARN, Finding, Hint, Refused
 from .probes import PROBES
 from .recording import SCHEMA, RecordingHost, ReplayHost, load
+from .recording_shape import refuse_bad
 from .survey import Declared, Machine, survey
 
 Gpus = Mapping[str, Optional[int]]
@@ -78,8 +79,8 @@ def judge(
 
     Causes that were found stand even when answers are missing: those are folded into one HT902.
     """
-    present = {k: m for k, m in recording.get("machines", {}).items() if not (isinstance(m, Mapping) and "absent" in m)}
-    hosts = load(dict(recording, machines=present), base)
+    present = {k: m for k, m in refuse_bad(recording).items() if "absent" not in m}
+    hosts = load(dict(recording, machines=present), base) if present else {}
     ids = tuple(k[len("ct:") :] for k in recording.get("machines", {}) if k.startswith("ct:"))
     machines = {key: survey(host, _declared(key, host, ids), key) for key, host in hosts.items()}
     findings = diagnose(machines, PROBES)

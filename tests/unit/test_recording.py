@@ -292,6 +292,8 @@ def test_load_refuses_what_cannot_be_a_recording(recording: Any, words: str) -> 
         load(recording, machine)
     assert words in str(caught.value)
     assert caught.value.way_out or caught.value.where
+    with pytest.raises(Refused):
+        examine.judge(recording, machine)
     assert list(VALID.iter_errors(recording)) != [], "an editor with the schema says so as well"
 
 
@@ -308,6 +310,14 @@ def test_schema_and_code_know_the_same_sections() -> None:
 @pytest.mark.parametrize("path", CASES, ids=lambda p: p.stem)
 def test_recordings_of_the_tests_keep_to_the_schema(path: Path) -> None:
     VALID.validate(json.loads(path.read_text()))
+
+
+def test_a_recording_of_containers_that_could_not_be_asked_says_why() -> None:
+    absent = {"absent": {"id": "HT430", "what": "the container does not run", "way_out": ""}}
+    recording = {"schema": SCHEMA, "machines": {"ct:200": absent}}
+    VALID.validate(recording)
+    machines, (finding,) = examine.judge(recording, machine)
+    assert machines == {} and (finding.id, finding.hint.command) == ("HT430", "pct start 200")
 
 
 # ---- shipped machines
