@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import List, Optional, Tuple
+from typing import List, Optional, Sequence, Tuple
 
 from .devices import is_dynamic, is_gpu_driver
 from .lxc.facts import ContainerFacts, RuleLine
@@ -36,6 +36,17 @@ class Reason:
 def wanted_rule(number: str) -> str:
     """The rule that opens a driver's whole major, as people write it in the numeric form."""
     return "c %s:* rwm" % number.partition(":")[0]
+
+
+def wanted_rules(refused: Sequence[Node], machine: Machine) -> Tuple[str, ...]:
+    """Rules that open the refused nodes of one driver: its whole major, or each node where the rules go by minor.
+
+    They go by minor where a node of the same driver is allowed: opening the whole major would then hand over GPUs that
+    this container may not be meant to have.
+    """
+    major = refused[0].rdev.partition(":")[0]
+    allowed = [n for n in machine.nodes.values() if n.rdev.partition(":")[0] == major and n.access == "ok"]
+    return tuple("c %s rwm" % n.rdev for n in refused) if allowed else (wanted_rule(refused[0].rdev),)
 
 
 def why(node: Node, number: str, facts: Optional[ContainerFacts], machine: Machine) -> Reason:

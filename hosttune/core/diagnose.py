@@ -34,8 +34,8 @@ def diagnose(machines: Mapping[str, Any], probes: Sequence[Probe]) -> List[Findi
             }
             if result.status == FAIL and not result.because and causes:
                 result = dataclasses.replace(result, status=SKIP, because=tuple(sorted(causes)))
-            if result.status == FAIL:
-                failed.setdefault(probe.name, set()).add((result.machine, result.id))
+            for cause in (result.id,) if result.status == FAIL else result.because:
+                failed.setdefault(probe.name, set()).add((result.machine, cause))
             found.append(result)
     return found
 

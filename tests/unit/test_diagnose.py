@@ -27,6 +27,13 @@ def test_a_failure_above_a_failed_layer_is_a_skip_that_names_its_cause() -> None
     assert [(f.id, f.status, f.because) for f in found] == [("HT301", "fail", ()), ("HT302", "skip", ("HT301",))]
 
 
+def test_a_symptom_of_a_symptom_names_the_root() -> None:
+    middle = probe("middle", failed("HT302"), needs=("lower",))
+    top = probe("top", failed("HT360"), needs=("middle",))
+    found = diagnose({}, [probe("lower", failed("HT301")), middle, top])
+    assert [f.because for f in found] == [(), ("HT301",), ("HT301",)]
+
+
 def test_the_host_lies_below_its_containers_and_containers_beside_each_other() -> None:
     lower = probe("lower", failed("HT401", "ct:1"))
     upper = probe("upper", failed("HT360", "ct:1"), failed("HT360", "ct:2"), failed("HT360"), needs=("lower",))

@@ -201,7 +201,7 @@ def _count(machine: Machine, faults: List[Finding]) -> Optional[Finding]:
             "HT362",
             OK,
             "gpus",
-            "CUDA counts %d GPUs%s" % (count, "" if want is None else ", as declared"),
+            "CUDA counts %d GPU%s%s" % (count, "" if count == 1 else "s", "" if want is None else ", as declared"),
             have=str(count),
             machine=machine.key,
         )

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Optional
+from typing import Optional, Sequence
 
 from ..lxc.document import LXC
 from ..lxc.facts import ContainerFacts
@@ -36,9 +36,15 @@ def restart(machine: Machine, facts: Optional[ContainerFacts] = None) -> str:
     return "pct reboot %s" % name
 
 
-def live_rule(machine: Machine, rule: str) -> str:
-    """Opens the device in the running container at once (lxc-cgroup, measured), and in its config for the next start."""
+def live_rules(machine: Machine, rules: Sequence[str]) -> str:
+    """Opens devices in the running container at once (lxc-cgroup, measured)."""
     name = ct_id(machine)
     if machine.kind != "lxc":
-        return "# allow `%s` for this container (its make could not be told)" % rule
-    return 'lxc-cgroup -n %s devices.allow "%s" && hosttune lxc sync %s' % (name, rule, name)
+        return "# allow `%s` for this container (its make could not be told)" % "`, `".join(rules)
+    return " && ".join('lxc-cgroup -n %s devices.allow "%s"' % (name, rule) for rule in rules)
+
+
+def live_and_kept(machine: Machine, rules: Sequence[str]) -> str:
+    """The same, and in the config for the next start."""
+    sync = " && hosttune lxc sync %s" % ct_id(machine) if machine.kind == "lxc" else ""
+    return live_rules(machine, rules) + sync

@@ -7,14 +7,14 @@ and faccessat() does not ask the driver. So EPERM from it proves that the mode i
 
 from __future__ import annotations
 
-from typing import Dict, List, Optional, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
 from .. import cgroup
 from ..catalogue import finding
 from ..lxc.facts import ContainerFacts
 from ..model import FAIL, FITS, OK, PROVED, WARN, Finding, Hint, Probe
 from ..survey import CONTROL, UVM_NODE, UVM_TOOLS, Machine, Node
-from .heal import live_rule, restart
+from .heal import live_and_kept, live_rules, restart
 from .nodes import not_asked, sound
 from .scene import Machines, below, ct_id, facts_of, host_of, whole
 
@@ -44,7 +44,8 @@ def _by_major(nodes: List[Node]) -> List[List[Node]]:
 
 def _refused(machines: Machines, machine: Machine, group: List[Node]) -> Finding:
     node, number = group[0], group[0].rdev
-    status = WARN if all(n.path == UVM_TOOLS for n in group) else FAIL
+    status = WARN if all(n.path == UVM_TOOLS for n in group) or _spare(machine, group) else FAIL
+    rules = cgroup.wanted_rules(group, machine)
     rest = "" if len(group) == 1 else " with %d more of its driver's nodes" % (len(group) - 1)
     control = machine.nodes.get(CONTROL)
     others = control is not None and control.open == "ok"
@@ -76,7 +77,7 @@ def _refused(machines: Machines, machine: Machine, group: List[Node]) -> Finding
             evidence=tuple(evidence),
             machine=machine.key,
             hint=Hint(
-                'lxc-cgroup -n %s devices.allow "%s"' % (ct_id(machine), cgroup.wanted_rule(number)),
+                live_rules(machine, rules),
                 "host",
                 "nothing is lost, nothing is restarted; the next start takes the rule from the config",
                 "apply",
@@ -87,19 +88,27 @@ def _refused(machines: Machines, machine: Machine, group: List[Node]) -> Finding
         "HT401",
         status,
         node.path,
-        _says(machine, node, number, rest, reason),
+        _says(machine, "%s (%s)%s" % (node.path, number, rest), rules, reason),
         have="EPERM",
-        want=cgroup.wanted_rule(number),
+        want=", ".join(rules),
         proof=proof,
         evidence=tuple(evidence[:3]),
         decide=decide,
-        hint=_hint(machines, machine, number, others, facts, reason),
+        hint=_hint(machines, machine, rules, others, reason),
         machine=machine.key,
     )
 
 
-def _says(machine: Machine, node: Node, number: str, rest: str, reason: cgroup.Reason) -> str:
-    text = "%s (%s)%s is refused with EPERM by the device cgroup" % (node.path, number, rest)
+def _spare(machine: Machine, group: List[Node]) -> bool:
+    """Other GPUs open, and as many as are declared count: then this one is kept from the container on purpose."""
+    gpus = [node for node in machine.nodes.values() if node.path[len("/dev/nvidia") :].isdigit()]
+    if not all(node in gpus for node in group) or len(group) == len(gpus):
+        return False
+    return machine.calls.get("cuInit") == 0 and machine.declared_gpus in (None, machine.calls.get("cuDeviceGetCount"))
+
+
+def _says(machine: Machine, what: str, rules: Sequence[str], reason: cgroup.Reason) -> str:
+    text = what + " is refused with EPERM by the device cgroup"
     if machine.userns:
         return (
             text
@@ -110,7 +119,9 @@ def _says(machine: Machine, node: Node, number: str, rest: str, reason: cgroup.R
             text
             + ", though the config allows it: another device program refuses (a unit's DeviceAllow, a nested runtime)"
         )
-    return text + ": no rule `%s`" % cgroup.wanted_rule(number)
+    if machine.kind == "host":
+        return text + " of the unit or slice that this process runs in"
+    return text + ": no rule `%s`" % "`, `".join(rules)
 
 
 def _proof(
@@ -129,14 +140,7 @@ def _proof(
     return FITS, "grep -n devices /etc/pve/lxc/%s.conf   # on the host" % ct_id(machine)
 
 
-def _hint(
-    machines: Machines,
-    machine: Machine,
-    number: str,
-    others: bool,
-    facts: Optional[ContainerFacts],
-    reason: cgroup.Reason,
-) -> Hint:
+def _hint(machines: Machines, machine: Machine, rules: Sequence[str], others: bool, reason: cgroup.Reason) -> Hint:
     where = below(machines, machine)
     if machine.userns:
         return Hint("grep -n 'devices.deny' /etc/pve/lxc/%s.conf" % ct_id(machine), where, "", "reconfigure")
@@ -171,7 +175,7 @@ def _hint(
     if reason.kind == cgroup.ELSEWHERE:
         return Hint("bpftool cgroup show /sys/fs/cgroup/lxc/%s effective" % ct_id(machine), where, "", "reconfigure")
     return Hint(
-        live_rule(machine, cgroup.wanted_rule(number)),
+        live_and_kept(machine, rules),
         where,
         "nothing is lost, nothing is restarted: the live rule acts at once, the sync keeps it for the next start",
         "apply",
@@ -217,7 +221,9 @@ def _config_alone(host: Machine, ct: str, facts: ContainerFacts) -> List[Finding
                 ),
                 decide="hosttune doctor --ct %s   # opens the node inside" % ct,
                 hint=Hint(
-                    live_rule(container, cgroup.wanted_rule(number)) if facts.pid else "hosttune lxc sync %s" % ct,
+                    live_and_kept(container, (cgroup.wanted_rule(number),))
+                    if facts.pid
+                    else "hosttune lxc sync %s" % ct,
                     "host",
                     "nothing is lost, nothing is restarted",
                     "apply",
