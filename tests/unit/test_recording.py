@@ -536,3 +536,22 @@ def test_a_write_may_be_ignored_or_refused_as_the_recording_says() -> None:
         host.append("/j", b"x")
     assert full.value.errno == errno.ENOSPC
     assert len(host.effects) == 1, "what was refused is no effect"
+
+
+# ---- the page about it
+
+
+def test_the_example_of_the_page_is_a_recording_and_means_what_it_says() -> None:
+    page = (ROOT / "docs" / "recordings.md").read_text()
+    block = re.search(r'(?ms)^    \{\n      "schema"[^`]*?"note": "nvidia-smi works.*?^    \}\n', page)
+    assert block
+    recording = json.loads(block[0])
+    VALID.validate(recording)
+    _, findings = examine.judge(recording, machine)
+    assert [f.id for f in findings if f.status == FAIL] == ["HT401"]
+
+
+def test_the_page_names_every_key_of_a_machine_and_every_shipped_one() -> None:
+    page = (ROOT / "docs" / "recordings.md").read_text()
+    assert [key for key in SHAPE["$defs"]["machine"]["properties"] if "`%s`" % key not in page] == []
+    assert [name for name in SHIPPED if "`%s`" % name not in page] == []
