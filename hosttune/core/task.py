@@ -93,10 +93,12 @@ def result(host: Host, findings: Sequence[Finding], steps: Sequence[Step] = (), 
     }
     if wrong and not dry:
         out["failed"] = True
-        out["msg"] = "%d not as wanted. %s" % (len(wrong), _first(wrong[0]))
+        out["msg"] = _told(wrong)
     return out
 
 
-def _first(f: Finding) -> str:
-    fix = "  fix: " + f.hint.command if f.hint.command else ""
-    return "%s %s: %s%s" % (f.id, f.subject, f.summary, fix)
+def _told(wrong: Sequence[Finding]) -> str:
+    """The first of what is wrong, and the first fix: the two may stand in different findings."""
+    first = wrong[0]
+    fix = next(("\n  fix: " + f.hint.command for f in wrong if f.hint.command), "")
+    return "%d not as wanted, first %s %s: %s%s" % (len(wrong), first.id, first.subject, first.summary, fix)
