@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import ast
 import re
+import shlex
 import subprocess
 import textwrap
 from pathlib import Path
 
+import click
 import pytest
 import yaml
 
-from hosttune.cli import main
+from hosttune.cli import hosttune, main
 from hosttune.core.catalogue import CATALOGUE
 from hosttune.core.profile import validate
 
@@ -77,6 +79,26 @@ def test_a_page_says_where_its_commands_are_to_be_run(id: str) -> None:
     where = re.compile(r"(?i)\b(on the (host|controller)|inside|in the container|where (it|that|the)\b|as the user)")
     assert where.search(section(id, "Check by hand"))
     assert where.search(section(id, "Fix"))
+
+
+def _told(text: str) -> list[list[str]]:
+    """Every `hosttune ...` of a page, in blocks and in the text, as words."""
+    found = re.findall(r"(?m)(?:^ {4,}(?:sudo )?|`(?:sudo )?|&& )(hosttune [^`#&|\n]*)", text)
+    return [shlex.split(line.replace("$CT", "200"))[1:] for line in found]
+
+
+@pytest.mark.parametrize("id", CATALOGUE)
+def test_a_page_names_commands_of_hosttune_as_they_are(id: str) -> None:
+    for words in _told(page(id)):
+        command: click.Command = hosttune
+        while isinstance(command, click.Group) and words:
+            inner = command.get_command(click.Context(command), words[0])
+            assert inner, "%s has no command %s" % (command.name, words[0])
+            command, words = inner, words[1:]
+        options = {option for param in command.params for option in param.opts}
+        assert [word for word in words if word.startswith("-") and word not in options] == []
+        files = any(isinstance(p, click.Argument) and isinstance(p.type, click.Path) for p in command.params)
+        assert not files or not words or not words[0].isdigit(), "%s takes a file" % command.name
 
 
 @pytest.mark.parametrize("id", CATALOGUE)
