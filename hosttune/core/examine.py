@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 from .catalogue import finding
 from .diagnose import diagnose
 from .host import Host
-from .lxc import inside
+from .lxc import inside, store
 from .model import ERROR, WARN, Finding, Hint, Refused
 from .probes import PROBES
 from .recording import SCHEMA, RecordingHost, ReplayHost, load
@@ -29,17 +29,20 @@ def examine(host: Host, containers: Optional[Gpus] = None, declared: Optional[De
 
     A container that cannot be asked stands in it as {"absent": {id, what, way_out}}: what the host sees of it still counts.
     """
-    recorder = RecordingHost(host)
     containers, declared = containers or {}, declared or Declared()
-    here = replace(declared, container_ids=tuple(containers))
+    asked = {ct_id: _inside(host, ct_id, replace(declared, gpus=gpus)) for ct_id, gpus in containers.items()}
+    # A container without Python is looked at from here, through its mounts and its device cgroup.
+    outside = tuple(ct_id for ct_id, view in asked.items() if view.get("absent", {}).get("id") == "HT904")
+    here = replace(declared, container_ids=tuple(containers), outside=outside)
+    recorder = RecordingHost(host)
     survey(recorder, here)
     machines: Dict[str, Any] = {"host": dict(recorder.view, declared=asdict(here))}
-    for ct_id, gpus in containers.items():
-        machines["ct:" + ct_id] = _inside(host, ct_id, replace(declared, gpus=gpus))
+    machines.update(("ct:" + ct_id, view) for ct_id, view in asked.items())
     return {"schema": SCHEMA, "machines": machines}
 
 
 def _inside(host: Host, ct_id: str, declared: Declared) -> Dict[str, Any]:
+    config = store.find(host, ct_id)  # Refused for one that is not here: nothing can be said of it
     try:
         view: Dict[str, Any] = inside.ask(
             host, ct_id, {"op": "survey", "declared": asdict(declared)}, declared.timeout * 4
@@ -48,14 +51,10 @@ def _inside(host: Host, ct_id: str, declared: Declared) -> Dict[str, Any]:
     except inside.NoPython as e:
         return {"absent": {"id": "HT904", "what": e.what, "way_out": e.way_out}}
     except Refused as e:
-        running = "RUNNING" in host.run(["lxc-info", "-n", ct_id, "-s", "-H"]).out
-        return {
-            "absent": {
-                "id": "HT903" if running else "HT430",
-                "what": e.what if running else "the container does not run",
-                "way_out": e.way_out if running else "",
-            }
-        }
+        if "RUNNING" in host.run(["lxc-info", *config.tool_options, "-s", "-H"]).out:
+            return {"absent": {"id": "HT903", "what": e.what, "way_out": e.way_out}}
+        start = "pct start " if config.path.startswith(store.PVE_FOLDER) else "lxc-start -n "
+        return {"absent": {"id": "HT430", "what": "the container does not run", "way_out": start + ct_id}}
 
 
 def survey_here(host: Host, declared: Mapping[str, Any]) -> Dict[str, Any]:
@@ -69,7 +68,9 @@ def survey_here(host: Host, declared: Mapping[str, Any]) -> Dict[str, Any]:
 def declared_of(plain: Mapping[str, Any]) -> Declared:
     """A Declared of plain data; unknown keys are left out (a recording may come from another version)."""
     kept = {k: v for k, v in plain.items() if k in Declared.__dataclass_fields__}
-    return Declared(**dict(kept, container_ids=tuple(kept.get("container_ids", ()))))
+    for name in ("container_ids", "outside"):
+        kept[name] = tuple(kept.get(name, ()))
+    return Declared(**kept)
 
 
 def judge(
@@ -107,8 +108,6 @@ def _declared(key: str, host: ReplayHost, ids: Sequence[str]) -> Declared:
 
 
 def _absent(key: str, why: Mapping[str, Any]) -> Finding:
-    command = str(why.get("way_out", ""))
-    if why["id"] == "HT430" and not command:
-        number = key[len("ct:") :]
-        command = "pct start %s" % number if number.isdigit() else "lxc-start -n %s" % number
-    return finding(str(why["id"]), ERROR, key, str(why["what"]), machine=key, hint=Hint(command, "host"))
+    return finding(
+        str(why["id"]), ERROR, key, str(why["what"]), machine=key, hint=Hint(str(why.get("way_out", "")), "host")
+    )

@@ -53,3 +53,16 @@ def test_the_live_rule_heals_and_doctor_is_green(host: Mission) -> None:
     assert (said.cuda, said.cuda_devices) == (0, 8)
     done = host.hosttune("doctor", "--ct", host.ct, "--gpus", "8")
     assert "HT401" not in done.stdout, done.stdout
+
+
+def test_a_container_without_python_is_seen_from_its_host(host: Mission) -> None:
+    (host.container.rootfs / "usr/bin/python3").rename(host.container.rootfs / "usr/bin/python3.away")
+    done = host.hosttune("doctor", "--ct", host.ct)
+    assert "HT904" in done.stdout and "no python3 inside" in done.stdout, done.stdout
+    assert "HT401" in done.stdout.splitlines()[0] and "511" in done.stdout, done.stdout
+
+
+def test_a_container_that_does_not_run_is_could_not_tell(host: Mission) -> None:
+    host.container.stop()
+    done = host.hosttune("doctor", "--ct", host.ct)
+    assert done.returncode == 1 and "HT430" in done.stdout and f"lxc-start -n {host.ct}" in done.stdout, done.stdout
