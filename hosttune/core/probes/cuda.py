@@ -55,7 +55,7 @@ _NODE_IDS = ("HT401", "HT402", "HT403", "HT404", "HT405", "HT406", "HT407", "HT4
 def run(machines: Machines) -> List[Finding]:
     """HT360, HT361, HT362, HT905."""
     machines = whole(machines)
-    below_it = [f for f in diagnose(machines, LAYERS_BELOW) if f.status == FAIL]
+    below_it = [f for f in diagnose(machines, LAYERS_BELOW) if f.status == FAIL or f.because]
     found = []
     for machine in machines.values():
         faults = [f for f in below_it if f.machine in (machine.key, "host")]
@@ -86,7 +86,8 @@ def _gpu_nodes(faults: List[Finding]) -> List[str]:
 
 
 def _ids(faults: List[Finding], *ids: str) -> List[str]:
-    return [f.id for f in faults if f.id in ids]
+    """Those of the faults, or what caused them: a library that is missing where there is no GPU is no cause."""
+    return [cause for f in faults if f.id in ids for cause in f.because or (f.id,)]
 
 
 def _unique(ids: List[str]) -> Tuple[str, ...]:
