@@ -22,8 +22,6 @@ def test_doctor_follows_a_live_heal_and_counts_what_is_declared(founding: Foundi
     assert not [f for f in told["findings"] if f["id"] in ("HT401", "HT360", "HT362") and f["status"] != "ok"], told["lines"]
 
 
-def test_unknown_container_is_told_and_hides_nothing_of_the_host(founding: FoundingHost) -> None:
+def test_unknown_container_is_refused_with_those_that_there_are(founding: FoundingHost) -> None:
     told = founding.ansible.module("doctor", containers=["no-such"])
-    assert told["rc"] == 0 and not told["ok"]
-    assert [f["machine"] for f in told["findings"] if f["status"] == "error"] == ["ct:no-such"]
-    assert "host" in {f["machine"] for f in told["findings"]}
+    assert told["rc"] == 2 and "there is no container no-such" in told["msg"] and founding.ct in told["msg"]
