@@ -21,7 +21,7 @@ from pathlib import Path
 
 from .core.model import Refused
 
-LIBRARIES = ("click", "jinja2", "markupsafe", "nvidia-ml-py", "pyudev", "pyyaml", "rich")
+LIBRARIES = ("click", "h11", "jinja2", "markupsafe", "nvidia-ml-py", "pyudev", "pyyaml", "rich")
 """rich's own requirements (pygments, markdown-it-py) are used by parts of it that hosttune never imports."""
 
 LEGAL = ("METADATA", "LICENSE", "LICENCE", "COPYING", "NOTICE", "AUTHORS")
