@@ -83,9 +83,14 @@ def broken(libraries: StandIn, gpus: int = 8, uvm: int = 511, name: str | None =
     libraries.install(container.rootfs)
     shutil.copy(libraries.folder / "driver-opens.so", container.rootfs / PRELOAD.lstrip("/"))
     (container.rootfs / "etc/ld.so.preload").write_text(PRELOAD + "\n")
-    container.start(booted=True)
     env = {"LD_LIBRARY_PATH": str(libraries.folder), "LD_PRELOAD": str(libraries.folder / "driver-opens.so")}
-    return Mission(trees, nodes, libraries, container, env, numa, bus, private_state())
+    made = Mission(trees, nodes, libraries, container, env, numa, bus, private_state())
+    try:
+        container.start(booted=True)
+    except RuntimeError:
+        made.undo()
+        raise
+    return made
 
 
 def private_state() -> list[str]:
