@@ -20,6 +20,6 @@ from .profile import load, profile_option
 def command(knobs: tuple[str, ...], profile_path: str | None, output: Output) -> int:
     """Compare the settings of this host with what is wanted. Changes nothing."""
     profile, host = load(profile_path), LiveHost()
-    wants = engine.wants_of(knobs, profile.knobs, KNOBS)
+    wants = engine.wants_of(knobs, profile.knobs or None, KNOBS)
     findings = [f for name, want in wants.items() for f in engine.check(KNOBS[name], host, want)]
     return output.emit(Report("check", host.uname()[0], findings=tuple(findings), effects=tuple(host.effects)), profile)

@@ -80,31 +80,43 @@ def _judge_one(knob: Knob, host: Host, subject: str, reading: Reading, want: str
 def apply(host: Host, steps: Sequence[Step], knobs: Mapping[str, Knob]) -> List[Finding]:
     """Do the steps. Returns a finding for each one that did not stick or could not be written; the rest is silence.
 
-    Nothing is opened for writing when there are no steps. A failed step does not stop the others.
+    Nothing is opened for writing when there are no steps. A failed step does not stop the others. Refused, with nothing
+    changed, when hosttune's own lock or journal cannot be had.
     """
     if not steps:
         return []
-    with host.lock(journal.LOCK):
-        found = recover(host, knobs)
-        for step in steps:
-            try:
-                _do(host, step, knobs)
-            except (OSError, Refused) as e:
-                found.append(_failed(step, e))
+    try:
+        with host.lock(journal.LOCK):
+            return _apply_locked(host, steps, knobs)
+    except OSError as e:  # the lock or the journal: nothing was begun
+        raise Refused(
+            "%s: nothing was changed" % errname(e), str(e.filename or journal.STATE), _WAYS_OUT.get(errname(e), "")
+        )
+
+
+def _apply_locked(host: Host, steps: Sequence[Step], knobs: Mapping[str, Knob]) -> List[Finding]:
+    found = recover(host, knobs)
+    for step in steps:
+        try:
+            _do(host, step, knobs)
+        except (OSError, Refused) as e:
+            found.append(_failed(step, e))
     return found
+
+
+_WAYS_OUT = {
+    "EACCES": "run it as root; on Proxmox VE EACCES under /etc/pve also means: no quorum (pvecm status)",
+    "EPERM": "run it as root",
+    "EROFS": "the file system is read-only: is this a container?",
+    "ENOSPC": "free space on that file system (df -h)",
+    "EIO": "look at `systemctl status pve-cluster`",
+}
 
 
 def _failed(step: Step, e: Exception) -> Finding:
     if isinstance(e, OSError):
         what = "%s: %s" % (errname(e), e.strerror)
-        way_out = {
-            "EACCES": "run it as root; on Proxmox VE EACCES under /etc/pve also means: no quorum (pvecm status)",
-            "EPERM": "run it as root",
-            "EROFS": "the file system is read-only: is this a container?",
-            "ENOSPC": "free space on that file system (df -h %s)" % step.target,
-            "EIO": "look at `systemctl status pve-cluster`",
-        }
-        hint = Hint(way_out.get(errname(e), ""), "host")
+        hint = Hint(_WAYS_OUT.get(errname(e), ""), "host")
         text = "was not written: %s%s" % (what, " (%s)" % e.filename if e.filename else "")
     else:
         hint = Hint(getattr(e, "way_out", ""), "host")
@@ -235,12 +247,15 @@ def _undo(step: Step) -> Step:
     return replace(step, before=step.after, after=step.before, argv=step.undo, undo=step.argv)
 
 
-def wants_of(names: Sequence[str], declared: Mapping[str, str], knobs: Mapping[str, Knob]) -> Dict[str, str]:
-    """Which knobs, with which want: those named, else those declared. Refused for an unknown name or impossible want."""
-    for name in list(names) + list(declared):
+def wants_of(names: Sequence[str], declared: Optional[Mapping[str, str]], knobs: Mapping[str, Knob]) -> Dict[str, str]:
+    """Which knobs, with which want: those named, else those declared, else (declared: None, nothing is said) all of them as
+    recommended. Refused for an unknown name or an impossible want.
+    """
+    said = declared or {}
+    for name in list(names) + list(said):
         if name not in knobs:
             raise Refused("no such knob: %s (known: %s)" % (name, ", ".join(sorted(knobs))), way_out="hosttune list")
-    wants = {name: declared.get(name, "") for name in (names or declared or knobs)}
+    wants = {name: said.get(name, "") for name in (names or (knobs if declared is None else said))}
     for name, want in wants.items():
         problem = knobs[name].check(want) if want else ""
         if problem:

@@ -353,8 +353,8 @@ class LiveHost(Host):
 
     @contextlib.contextmanager
     def lock(self, path: str, timeout: float = 10) -> Iterator[None]:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             limit = time.monotonic() + timeout
             while True:

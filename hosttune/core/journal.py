@@ -15,7 +15,8 @@ from .model import Refused, Step
 STATE = "/var/lib/hosttune"
 JOURNAL = STATE + "/journal.jsonl"
 BACKUP = STATE + "/backup"
-LOCK = "/run/lock/hosttune.lock"
+LOCK = STATE + "/lock"
+"""Not in /run/lock, which any user may write to: with fs.protected_regular a user's file of that name locks root out."""
 
 
 @dataclass(frozen=True)

@@ -211,10 +211,10 @@ class Ignore:
 
 @dataclass(frozen=True)
 class Profile:
-    """A validated profile. models, engines and bench stay plain: their rooms read them."""
+    """A validated profile. knobs: None when it says nothing of them, {} when it wants none (report-only). models, engines and bench stay plain: their rooms read them."""
 
     mode: str = "plan"
-    knobs: Mapping[str, str] = field(default_factory=dict)
+    knobs: Optional[Mapping[str, str]] = None
     containers: Mapping[str, Container] = field(default_factory=dict)
     models: Mapping[str, Any] = field(default_factory=dict)
     engines: Mapping[str, Any] = field(default_factory=dict)
@@ -245,7 +245,7 @@ def validate(data: Any, where: str = "hosttune", knobs: Tuple[str, ...] = ()) ->
             )
     return Profile(
         plain["mode"],
-        dict(KNOB_PROFILES.get(named or "", {}), **wants),
+        dict(KNOB_PROFILES.get(named or "", {}), **wants) if "knobs" in plain else None,
         {name: Container(**c) for name, c in plain.get("containers", {}).items()},
         plain.get("models", {}),
         plain.get("engines", {}),

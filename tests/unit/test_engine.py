@@ -190,3 +190,28 @@ def test_an_exception_in_a_knob_is_could_not_tell() -> None:
 def test_unknown_knobs_are_refused(names: list[str], declared: dict[str, str], words: str) -> None:
     with pytest.raises(Refused, match=words):
         engine.wants_of(names, declared, knob(Path("/"), "a"))
+
+
+@pytest.mark.parametrize(
+    ("names", "declared", "wanted"),
+    [
+        ([], None, {"files": ""}),
+        ([], {}, {}),
+        ([], {"files": "x"}, {"files": "x"}),
+        (["files"], {}, {"files": ""}),
+        (["files"], {"files": "x"}, {"files": "x"}),
+    ],
+)
+def test_a_profile_that_wants_nothing_is_not_one_that_says_nothing(
+    names: list[str], declared: dict[str, str] | None, wanted: dict[str, str]
+) -> None:
+    assert engine.wants_of(names, declared, knob(Path("/"), "a")) == wanted
+
+
+def test_without_its_journal_hosttune_changes_nothing(box: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (box / "a").write_text("old\n")
+    (box / "state").write_text("a file stands where the folder should be")
+    monkeypatch.setattr(journal, "LOCK", str(box / "state" / "lock"))
+    with pytest.raises(Refused, match="nothing was changed"):
+        tune(LiveHost(), knob(box, "a"))
+    assert (box / "a").read_text() == "old\n"

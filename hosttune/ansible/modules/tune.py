@@ -147,8 +147,7 @@ def tune(door: host.Host, params: Dict[str, Any], check_mode: bool) -> Dict[str,
     """The task's return values. Raises Refused for a profile that is wrong."""
     own = {key: params[key] for key in ("knobs", "mode", "ignore")}
     wanted = profile.validate(task.profile_data(params["profile"], **own), "hosttune", tuple(knobs.KNOBS))
-    # A profile that names no knob keeps none; the engine would take that for all of them, as recommended.
-    wants = engine.wants_of((), wanted.knobs, knobs.KNOBS) if wanted.knobs else {}
+    wants = engine.wants_of((), wanted.knobs or {}, knobs.KNOBS)
     dry = check_mode or wanted.mode == "plan"
     done = engine.tune(door, wants, knobs.KNOBS, knobs.BY_ID, dry)
     findings = task.mark_ignored(done.findings, wanted.ignore, door.clock())
