@@ -22,6 +22,7 @@ from tests.kernel.cgroup_device import DeviceCgroup
 from tests.kernel.container import Container, rootfs
 from tests.kernel.fake_tree import FakeTrees
 from tests.kernel.nodes import GpuNodes
+from tests.kernel.proxmox import Proxmox
 from tests.kernel.sshd import SshTarget
 from tests.kernel.standin import StandIn
 
@@ -123,3 +124,22 @@ def standin(private_namespace: None) -> StandIn:
     """Stand-in libcuda.so.1 and libnvidia-ml.so.1 of the version that FakeTrees.driver() shows."""
     _need_tools("make", "cc")
     return standin_libraries.build(view.scratch("standin"))
+
+
+@pytest.fixture(scope="module")
+def proxmox_node(lxc: None) -> Iterator[Proxmox]:
+    """A Proxmox node as the lab plays it, for one module: /etc/pve and pct are there."""
+    if not Path("/dev/fuse").exists():
+        _cannot("/dev/fuse is missing: /etc/pve cannot be mounted")
+    if not Path("/usr/lib/python3/dist-packages/fusepy.py").exists():
+        _cannot("not installed: python3-fusepy; scripts/setup installs it")
+    node = Proxmox()
+    yield node
+    node.undo()
+
+
+@pytest.fixture
+def proxmox(proxmox_node: Proxmox) -> Iterator[Proxmox]:
+    """The node, without the containers of other tests."""
+    yield proxmox_node
+    proxmox_node.reset()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import stat
 import subprocess
-import sys
 from pathlib import Path
 
 from . import conf, guest, lxcconfig
@@ -18,6 +17,7 @@ from .guest import Failure, warn
 PASSED = "passthrough"
 """Folder below /var/lib/lxc/ID: a tmpfs with the nodes of dev[n], in the monitor's mount namespace."""
 LIST = "passthrough.list"
+PMXCFS = Path("/run/pve/pmxcfs.pid")
 
 
 def _vmid() -> int | None:
@@ -47,8 +47,6 @@ def _remove_cgroups(vmid: int) -> None:
     """What a killed container left; LXC would not start over it and not say why."""
     for top in (Path(f"/sys/fs/cgroup/lxc/{vmid}"), Path(f"/sys/fs/cgroup/lxc.monitor/{vmid}")):
         for folder, _, _ in os.walk(top, topdown=False):
-            if os.path.samefile(folder, top) and top.parent.name == "lxc.monitor":
-                continue  # this hook runs in it
             os.rmdir(folder)
 
 
@@ -58,6 +56,9 @@ def _mount(*argv: str) -> None:
 
 def _mounts(vmid: int, config: conf.Config) -> None:
     root = guest.LXC / str(vmid) / "rootfs"
+    # After a reboot from inside, the monitor's namespace still has the mounts of the time before.
+    for old in (root, guest.LXC / str(vmid) / PASSED):
+        subprocess.run(["umount", "--recursive", "--quiet", str(old)], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     source = guest.volume(config.get("rootfs"), vmid)
     if not source.is_dir():
         raise Failure(f"volume '{source}' does not exist")
@@ -116,23 +117,31 @@ def autodev() -> int:
 
 
 def poststop() -> int:
-    """Apply pending changes, without the lock as PVE does it; after a reboot from inside, also make the LXC config anew."""
+    """Apply pending changes, without the lock, as PVE does it.
+
+    After a reboot from inside, the LXC config is made anew and the container started in full, since LXC's monitor would go on
+    with what it once read; status 1 tells LXC to end. A dev[n] without its node leaves the container down.
+    """
+    again = os.environ.get("LXC_TARGET") == "reboot"
     try:
         vmid = _vmid()
         if vmid is None:
             return 0
-        again = os.environ.get("LXC_TARGET") == "reboot"
         config = guest.load(vmid)
-        if again or os.path.exists(guest.LXC / str(vmid) / "reboot"):
-            if guest.apply_pending(config):
-                guest.save(vmid, config)
+        if guest.apply_pending(config):
+            guest.save(vmid, config)
         if again:
             lxcconfig.update(vmid, config)
+            _start_again(vmid)
     except (Failure, OSError) as refusal:
         warn(str(refusal))
         return 1
-    return 0
+    return int(again)
 
 
-if __name__ == "__main__":
-    sys.exit({"prestart": prestart, "autodev": autodev, "poststop": poststop}[sys.argv[1]]())
+def _start_again(vmid: int) -> None:
+    """From outside the monitor's mount namespace, in which this hook runs: pmxcfs lives in the host's."""
+    program = "import sys; sys.path.insert(0, '/usr/lib/hosttune-lab'); from pvelab.power import again; again(int(sys.argv[1]))"
+    outside = f"--mount=/proc/{int(PMXCFS.read_text())}/ns/mnt"
+    argv = ["nsenter", outside, "--", "/usr/bin/python3", "-I", "-c", program, str(vmid)]
+    subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)

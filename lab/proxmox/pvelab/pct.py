@@ -123,9 +123,10 @@ def _reboot(vmid: int, words: Sequence[str]) -> None:
 
 
 def _start(vmid: int, words: Sequence[str]) -> None:
-    _known(_options(words, ("debug",)), "debug")
+    options = _options(words, ("debug",))
+    _known(options, "debug")
     guest.load(vmid)
-    _task(lambda: power.start(vmid))
+    _task(lambda: power.start(vmid, options.get("debug") == "1"))
 
 
 def _stop(vmid: int, words: Sequence[str]) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 from .tree import LIMIT, TOTAL, VIRTUAL, Control, Entry, Tree, refuse
 
 BLOCK = 4096
+PID = Path("/run/pve/pmxcfs.pid")
 
 
 def _private(path: str) -> bool:
@@ -39,6 +40,8 @@ class Filesystem:
         return getattr(self, operation)(path.strip("/") if path is not None else "", *arguments)
 
     def init(self, path: str) -> None:
+        PID.parent.mkdir(exist_ok=True)
+        PID.write_text(f"{os.getpid()}\n")
         self.tree.open()  # after the daemon's fork: SQLite must not be carried across one
         for folder in ("nodes", f"nodes/{self.tree.node}", "priv", *(f"nodes/{self.tree.node}/{name}"
                        for name in ("lxc", "qemu-server", "priv"))):  # fmt: skip

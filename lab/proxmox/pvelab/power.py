@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import tempfile
 import time
@@ -14,19 +15,20 @@ from .guest import Failure, warn
 
 RUN = Path("/run/pve")
 SHUTDOWN_S = 60
+_ERROR = re.compile(r" ERROR +\S+ - \S+?:(\w+:\d+ - .*)$")
 
 
-def start(vmid: int) -> None:
+def start(vmid: int, debug: bool = False) -> None:
     """`pct start`. Order: pending changes, the LXC config, the pre-start hookscript, LXC. Raises Failure."""
     guest.load(vmid)
     if guest.running(vmid):
         raise Failure(f"CT {vmid} already running")
     guest.need_quorum()
     with guest.locked(vmid):
-        _start(vmid, skip_lock=False)
+        _start(vmid, False, debug)
 
 
-def _start(vmid: int, skip_lock: bool) -> None:
+def _start(vmid: int, skip_lock: bool, debug: bool) -> None:
     config = guest.load(vmid)
     if config.get("template") == "1":
         raise Failure("you can't start a CT if it's a template")
@@ -36,26 +38,29 @@ def _start(vmid: int, skip_lock: bool) -> None:
         guest.save(vmid, config)
     lxcconfig.update(vmid, config)
     hookscript(vmid, config, "pre-start", fatal=True)
-    RUN.mkdir(exist_ok=True)
-    errors = RUN / f"ct-{vmid}.stderr"
-    # Files, no pipes: LXC's monitor keeps what it inherits for as long as the container runs.
-    with open(errors, "w") as log:
-        done = subprocess.run(["lxc-start", "-d", "-n", str(vmid), "-l", "INFO", "-o", str(RUN / f"ct-{vmid}.log")],
-                              stdin=subprocess.DEVNULL, stdout=log, stderr=log)  # fmt: skip
-    if done.returncode != 0:
-        told = _complaints(RUN / f"ct-{vmid}.log") or errors.read_text()
-        raise Failure(f"{told.rstrip()}\nstartup for container '{vmid}' failed".lstrip())
+    _lxc_start(vmid, debug)
     hookscript(vmid, config, "post-start")
 
 
-def _complaints(log: Path) -> str:
-    """LXC's own errors and what the hooks said: the file is appended to, so from the last start on."""
-    try:
-        lines = log.read_text(errors="replace").splitlines()
-    except OSError:
-        return ""
-    begin = max((n for n, line in enumerate(lines) if "lxc_start" in line and "INFO" in line), default=0)
-    return "\n".join(line for line in lines[begin:] if " ERROR " in line or "produced output" in line)
+def _lxc_start(vmid: int, debug: bool = False) -> None:
+    RUN.mkdir(exist_ok=True)
+    errors, log = RUN / f"ct-{vmid}.stderr", RUN / f"ct-{vmid}.log"
+    log.unlink(missing_ok=True)
+    # Files, no pipes: LXC's monitor keeps what it inherits for as long as the container runs.
+    with open(errors, "w") as out:
+        done = subprocess.run(["lxc-start", "-d", "-n", str(vmid), "-l", "DEBUG", "-o", str(log)],
+                              stdin=subprocess.DEVNULL, stdout=out, stderr=out)  # fmt: skip
+    if done.returncode != 0:
+        lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+        told = lines if debug else [found[1] for line in lines if (found := _ERROR.search(line))]
+        raise Failure("\n".join([*told, f"startup for container '{vmid}' failed"]))
+
+
+def again(vmid: int) -> None:
+    """After a reboot from inside, once the old monitor is gone. No hookscript runs and no lock is taken."""
+    while _monitor(vmid):
+        time.sleep(0.02)
+    _lxc_start(vmid)
 
 
 def stop(vmid: int) -> None:
@@ -66,7 +71,7 @@ def stop(vmid: int) -> None:
         guest.check_lock(config, allow="mounted")
         hookscript(vmid, config, "pre-stop")
         _lxc_stop(vmid, "--kill")
-        _after_stop(vmid, config)
+        hookscript(vmid, config, "post-stop")
 
 
 def shutdown(vmid: int, timeout: int = SHUTDOWN_S, force: bool = False) -> None:
@@ -77,7 +82,7 @@ def shutdown(vmid: int, timeout: int = SHUTDOWN_S, force: bool = False) -> None:
         guest.check_lock(config)
         hookscript(vmid, config, "pre-stop")
         _lxc_stop(vmid, "--timeout", str(timeout), *(() if force else ("--nokill",)))
-        _after_stop(vmid, config)
+        hookscript(vmid, config, "post-stop")
 
 
 def reboot(vmid: int, timeout: int = SHUTDOWN_S) -> None:
@@ -89,9 +94,9 @@ def reboot(vmid: int, timeout: int = SHUTDOWN_S) -> None:
         config = guest.load(vmid)
         hookscript(vmid, config, "pre-stop")
         _lxc_stop(vmid, "--timeout", str(timeout))
-        _after_stop(vmid, config)
+        hookscript(vmid, config, "post-stop")
         guest.need_quorum()
-        _start(vmid, skip_lock=True)
+        _start(vmid, True, False)
 
 
 def _must_run(vmid: int) -> None:
@@ -100,20 +105,30 @@ def _must_run(vmid: int) -> None:
         raise Failure(f"CT {vmid} not running")
 
 
+def _monitor(vmid: int) -> list[int]:
+    """Process ids of LXC's monitor and of the hooks that it runs; empty once it has ended."""
+    try:
+        return [int(pid) for pid in Path(f"/sys/fs/cgroup/lxc.monitor/{vmid}/cgroup.procs").read_text().split()]
+    except OSError:
+        return []
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (OSError, IndexError):
+        return False
+
+
 def _lxc_stop(vmid: int, *how: str) -> None:
+    """Stop it and wait for the monitor, which runs the post-stop hook after lxc-stop has returned."""
+    monitor = _monitor(vmid)
     done = guest.lxc("lxc-stop", vmid, *how)
-    end = time.monotonic() + 10
-    while guest.running(vmid):  # lxc-stop returns before the monitor has run the post-stop hook
+    end = time.monotonic() + 20
+    while guest.running(vmid) or any(_alive(pid) for pid in monitor):
         if done.returncode != 0 or time.monotonic() > end:
             raise Failure(f"{done.stderr}container did not stop".strip())
         time.sleep(0.02)
-
-
-def _after_stop(vmid: int, config: conf.Config) -> None:
-    fresh = guest.load(vmid)
-    if guest.apply_pending(fresh):
-        guest.save(vmid, fresh)
-    hookscript(vmid, config, "post-stop")
 
 
 def hookscript(vmid: int, config: conf.Config, phase: str, fatal: bool = False) -> None:
