@@ -48,7 +48,8 @@ def test_rules_come_in_pves_order(node: Proxmox) -> None:
     started(node, 311)
     lines = Path("/var/lib/lxc/311/config").read_text().splitlines()
     dev = lines.index("lxc.cgroup2.devices.allow = c 511:0 r")
-    assert lines.index("lxc.include = /usr/share/lxc/config/common.conf") < dev < lines.index("lxc.cgroup2.devices.allow = c 195:* rwm")
+    include, raw = "lxc.include = /usr/share/lxc/config/common.conf", "lxc.cgroup2.devices.allow = c 195:* rwm"
+    assert lines.index(include) < dev < lines.index(raw)
     assert lines[dev : dev + 2] == ["lxc.cgroup2.devices.allow = c 511:0 r", "lxc.cgroup2.devices.deny = c 511:0 w"]
 
 
