@@ -110,7 +110,7 @@ def parse(text: str, file: str) -> Marked:
     except yaml.YAMLError as e:
         raise Refused("this is not YAML: %s" % e, file)
     finally:
-        loader.dispose()  # type: ignore[no-untyped-call]
+        loader.dispose()
 
 
 def _marked(loader: yaml.SafeLoader, node: yaml.Node, file: str, key: str) -> Marked:
@@ -118,7 +118,7 @@ def _marked(loader: yaml.SafeLoader, node: yaml.Node, file: str, key: str) -> Ma
     if isinstance(node, yaml.MappingNode):
         out: dict[str, Marked] = {}
         for name_node, value_node in node.value:
-            name = str(loader.construct_object(name_node, deep=True))  # type: ignore[no-untyped-call]
+            name = str(loader.construct_object(name_node, deep=True))
             place = "%s.%s" % (key, name) if key else name
             if name in out:
                 Marked(None, file, name_node.start_mark.line + 1, place).refuse("the key stands here a second time")
@@ -129,7 +129,7 @@ def _marked(loader: yaml.SafeLoader, node: yaml.Node, file: str, key: str) -> Ma
         return Marked(
             [_marked(loader, n, file, "%s[%d]" % (key, i)) for i, n in enumerate(node.value)], file, line, key
         )
-    return Marked(loader.construct_object(node), file, line, key)  # type: ignore[no-untyped-call]
+    return Marked(loader.construct_object(node), file, line, key)
 
 
 def _mark(value: Any, file: str, line: int, key: str) -> Marked:
