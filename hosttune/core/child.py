@@ -156,7 +156,7 @@ def _prologue(uid: Optional[int], pid: Optional[int]) -> List[Dict[str, Any]]:
     if pid is not None:
         ops.append({"op": "enter", "pid": pid, "must": True})
     if uid is not None:
-        ops.append({"op": "setuid", "uid": uid, "must": True})
+        ops.append({"op": "setuid", "uid": uid, "known": pid is None, "must": True})
     return ops
 
 

@@ -126,7 +126,7 @@ def open_node(path: str) -> str:
         reason = why_not_open(path)
         if reason:
             return reason
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError as e:
         return name_of(e.errno or 0)
     os.close(fd)
@@ -165,13 +165,19 @@ def enter(pid: int) -> None:
     os.close(mounts)
 
 
-def become(uid: int) -> None:
-    """All groups of the user, then the user. Raises OSError."""
+def become(uid: int, known: bool = True) -> None:
+    """All groups of the user, then the user. Raises OSError.
+
+    known False: a user of a container that was entered. Nobody looks that one up from here: glibc would load the libraries
+    that the container's nsswitch.conf names, and run them with the rights of the host's root.
+    """
     import pwd
 
     if os.getuid() == uid == os.geteuid():
         return
     try:
+        if not known:
+            raise KeyError(uid)
         entry = pwd.getpwuid(uid)
         groups, gid = os.getgrouplist(entry.pw_name, entry.pw_gid), entry.pw_gid
     except KeyError:
