@@ -7,6 +7,7 @@ of it is left. Containers have their roots where Proxmox' directory storage keep
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -15,7 +16,7 @@ import time
 from pathlib import Path
 
 from tests.kernel.container import REPOSITORY, rootfs
-from tests.kernel.view import LXC_PATH, SCRATCH, mount, scratch, unmount
+from tests.kernel.view import CGROUPS, LXC_PATH, SCRATCH, mount, scratch, unmount
 
 PVE = Path("/etc/pve")
 OVERLAID = ("/usr", "/etc", "/var/lib")
@@ -136,3 +137,6 @@ class Proxmox:
         self.unmount()
         for path in reversed(self._mounted):
             unmount(path)
+        for name in ("lxc", "lxc.monitor"):
+            with contextlib.suppress(OSError):  # not there, or somebody else's containers are in it
+                (CGROUPS / name).rmdir()

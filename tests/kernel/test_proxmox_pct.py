@@ -308,3 +308,28 @@ def test_net0_gives_an_address_on_the_bridge(node: Proxmox) -> None:
 def test_the_version_of_pve_container_can_be_read(node: Proxmox) -> None:
     assert node.run("pveversion").stdout.startswith("pve-manager/8.")
     assert "pve-container: 5.3.5\n" in node.run("pveversion", "-v").stdout
+
+
+def test_ha_is_asked_and_acts_a_round_later(node: Proxmox) -> None:
+    node.container(350)
+    assert node.run("ha-manager", "add", "ct:350", "--state", "stopped").returncode == 0
+    done = node.pct("start", "350")
+    assert (done.returncode, done.stdout) == (0, "Requesting HA start for CT 350\n")
+    settle(node, 350, "running")
+    # A stop that is still queued wins over a start that is asked for right after it.
+    assert node.run("ha-manager", "crm-command", "stop", "ct:350", "60").returncode == 0
+    assert node.run("ha-manager", "set", "ct:350", "--state", "started").returncode == 0
+    settle(node, 350, "stopped")
+    assert node.run("ha-manager", "config").stdout == "ct:350\n\tstate stopped\n\n"
+    assert node.run("ha-manager", "set", "ct:350", "--state", "started").returncode == 0
+    settle(node, 350, "running")
+    assert "service ct:350" in node.run("ha-manager", "status").stdout
+    assert node.run("ha-manager", "remove", "ct:350").returncode == 0
+    assert node.pct("stop", "350").stdout == ""
+
+
+def settle(node: Proxmox, vmid: int, state: str) -> None:
+    end = time.monotonic() + 30
+    while node.pct("status", str(vmid)).stdout != f"status: {state}\n":
+        assert time.monotonic() < end, f"CT {vmid} is not {state}"
+        time.sleep(0.1)

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from . import conf, guest, power
+from . import conf, guest, ha, power
 from .guest import Failure, warn
 
 LAST = 2**31
@@ -32,7 +32,7 @@ def startall() -> int:
         print("got quorum", flush=True)
     wanted = [(vmid, config) for vmid, config in order(guest.vmids()) if config.get("onboot") == "1"]
     for vmid, config in wanted:
-        if guest.running(vmid) or config.get("template") == "1":
+        if guest.running(vmid) or config.get("template") == "1" or ha.managed(vmid):
             continue
         print(f"Starting CT {vmid}", flush=True)
         try:

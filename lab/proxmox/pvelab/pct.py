@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 
-from . import conf, guest, power, setting
+from . import conf, guest, ha, power, setting
 from .guest import Failure, warn
 
 PATH = "/sbin:/bin:/usr/sbin:/usr/bin"
@@ -112,10 +112,13 @@ def _shutdown(vmid: int, words: Sequence[str]) -> None:
     options = _options(words, ("forceStop",))
     _known(options, "timeout", "forceStop")
     guest.load(vmid)
-    _task(lambda: power.shutdown(vmid, int(options.get("timeout", "60")), options.get("forceStop") == "1"))
+    if guest.running(vmid) and ha.managed(vmid):
+        return ha.request(vmid, "stop", options.get("timeout", "60"))
+    return _task(lambda: power.shutdown(vmid, int(options.get("timeout", "60")), options.get("forceStop") == "1"))
 
 
 def _reboot(vmid: int, words: Sequence[str]) -> None:
+    """Knows nothing of HA."""
     options = _options(words)
     _known(options, "timeout")
     guest.load(vmid)
@@ -126,13 +129,18 @@ def _start(vmid: int, words: Sequence[str]) -> None:
     options = _options(words, ("debug",))
     _known(options, "debug")
     guest.load(vmid)
-    _task(lambda: power.start(vmid, options.get("debug") == "1"))
+    if not guest.running(vmid) and ha.managed(vmid):
+        guest.need_quorum()
+        return ha.request(vmid, "start")
+    return _task(lambda: power.start(vmid, options.get("debug") == "1"))
 
 
 def _stop(vmid: int, words: Sequence[str]) -> None:
     _known(_options(words))
     guest.load(vmid)
-    _task(lambda: power.stop(vmid))
+    if guest.running(vmid) and ha.managed(vmid):
+        return ha.request(vmid, "stop", "0")
+    return _task(lambda: power.stop(vmid))
 
 
 def _exec(vmid: int, words: Sequence[str]) -> None:
