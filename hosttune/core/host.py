@@ -13,11 +13,11 @@ import fcntl
 import hashlib
 import os
 import stat
-import subprocess
 import time
 from dataclasses import dataclass, field
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
+from . import command
 from .model import Refused
 
 ENV_PREFIXES = ("CUDA_", "NVIDIA_", "NCCL_", "LD_")
@@ -285,16 +285,16 @@ class LiveHost(Host):
     def run(self, argv: Sequence[str], timeout: float = 20, stdin: bytes = b"") -> Ran:
         env = dict(os.environ, LC_ALL="C.UTF-8", PATH=os.environ.get("PATH", "") + ":/usr/sbin:/sbin:/usr/bin:/bin")
         try:
-            done = subprocess.run(
-                list(argv), input=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=timeout, env=env
-            )
-        except (FileNotFoundError, PermissionError) as e:
+            rc, out, err, late = command.run(argv, timeout, stdin, env)
+        except command.TooMuch:
+            return Ran(125, "", "%s: more than %d MiB of output" % (argv[0], command.OUTPUT_LIMIT >> 20))
+        except OSError as e:
             return Ran(
                 127 if isinstance(e, FileNotFoundError) else 126, "", "%s: %s" % (argv[0], os.strerror(e.errno or 0))
             )
-        except subprocess.TimeoutExpired as e:
-            return Ran(124, _text(e.stdout), _text(e.stderr), timeout)
-        return Ran(done.returncode, _text(done.stdout), _text(done.stderr))
+        if late:
+            return Ran(124, _text(out), _text(err), timeout)
+        return Ran(rc, _text(out), _text(err))
 
     def clock(self) -> float:
         return time.time()

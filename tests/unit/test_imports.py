@@ -19,6 +19,7 @@ CORE = [f for f in FILES if f.startswith("core/")]
 
 PAST_THE_DOOR = {
     "core/host.py": "it is the door",
+    "core/command.py": "runs commands for the door",
     "core/child.py": "starts the child process in which the door asks risky questions",
     "core/child_script.py": "it is that child process",
     "core/__main__.py": "ping tells about its own process",

@@ -127,3 +127,42 @@ def test_effects_are_written_down_in_order(tmp_path: Path) -> None:
     host.execute(["true"])
     assert [e["effect"] for e in host.effects] == ["poke", "replace", "remove", "run"]
     assert (tmp_path / "value").read_text() == "0\n"
+
+
+ENDLESS = "import sys\nwhile True: sys.stdout.write('x' * 65536)"
+STAYS = "import os, sys, time\nif os.fork(): os._exit(0)\ntime.sleep(60)"
+"""A daemon that keeps the pipes of the command that started it."""
+
+
+@pytest.mark.parametrize(
+    ("program", "stdin", "rc", "out"),
+    [
+        ("import sys; sys.stdout.write(str(len(sys.stdin.read())))", b"x" * (5 << 20), 0, str(5 << 20)),
+        ("pass", b"x" * (5 << 20), 0, ""),
+        ("import os; os.close(0); os.close(1); os.close(2); os._exit(3)", b"", 3, ""),
+        ("import os; os.kill(os.getpid(), 9)", b"", -9, ""),
+        (STAYS, b"", 0, ""),
+    ],
+)
+def test_a_command_ends_when_it_has_ended(program: str, stdin: bytes, rc: int, out: str) -> None:
+    ran = LiveHost().run([sys.executable, "-c", program], 30, stdin)
+    assert (ran.rc, ran.out, ran.timeout) == (rc, out, 0)
+
+
+def test_endless_output_is_cut_off() -> None:
+    """What is answered from inside a container is its root's to decide, and must not fill the memory of the host."""
+    ran = LiveHost().run([sys.executable, "-c", ENDLESS], 30)
+    assert ran.rc == 125 and ran.out == "" and "MiB of output" in ran.err
+
+
+def test_a_command_that_hangs_is_killed_with_what_it_started(tmp_path: Path) -> None:
+    program = "import os, time\npid = os.fork()\nif pid: print(pid, flush=True)\ntime.sleep(60)"
+    ran = LiveHost().run([sys.executable, "-c", program], 0.5)
+    assert (ran.rc, ran.timeout) == (124, 0.5)
+    stat = Path("/proc/%d/stat" % int(ran.out))
+    assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] in "ZX", "the grandchild runs on"
+
+
+@pytest.mark.parametrize("argv", [["/nonexistent/tool"], ["/etc"], [__file__]])
+def test_a_command_that_cannot_be_started_is_an_answer(argv: list[str]) -> None:
+    assert LiveHost().run(argv).rc in (126, 127)
