@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from hosttune.core.host import LiveHost
+from hosttune.core.lxc import inside
 from tests.kernel.conftest import MakeContainer
 from tests.kernel.nodes import GpuNodes, bind_entries
+from tests.kernel.proxmox import Proxmox
 
 SPY = """\
 #include <fcntl.h>
@@ -41,3 +43,23 @@ def test_no_library_of_a_container_runs_on_the_host(
     seen = LiveHost().inquire(["/dev/nvidia0"], (), uid=root if as_its_root else 4242, pid=container.pid)
     assert seen.nodes["/dev/nvidia0"]["type"] == "char", "it was looked at"
     assert not (container.rootfs / "caught").exists(), "code of the container ran with the rights of the host's root"
+
+
+@pytest.mark.parametrize("proxmox_ve", [True, False])
+def test_the_callers_environment_stays_outside(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, proxmox_ve: bool
+) -> None:
+    if proxmox_ve:
+        node: Proxmox = request.getfixturevalue("proxmox")
+        node.container(351)
+        assert node.pct("start", "351").returncode == 0
+        ct_id = "351"
+    else:
+        ct_id = request.getfixturevalue("make_container")().start().name
+    monkeypatch.setenv("HF_TOKEN", "a secret")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    entered = inside.enter(LiveHost(), ct_id)
+    assert ("pct" in entered) == proxmox_ve
+    ran = LiveHost().run([*entered, "env"])
+    assert ran.rc == 0 and "PATH=" in ran.out, ran
+    assert "HF_TOKEN" not in ran.out and "CUDA_VISIBLE_DEVICES" not in ran.out

@@ -23,9 +23,10 @@ class NoPython(Refused):
 
 
 def enter(host: Host, ct_id: str) -> List[str]:
-    """The words before a command that run it inside."""
+    """The words before a command that run it inside, without the caller's environment: it may hold secrets, which the root
+    of the container could then read, and what it says of CUDA is not true of the container. `pct exec` would hand it on."""
     if ct_id.isdigit() and host.run(["pct", "status", ct_id]).rc == 0:
-        return ["pct", "exec", ct_id, "--"]
+        return ["env", "-i", "PATH=" + SEARCH_PATH, "LC_ALL=C.UTF-8", "pct", "exec", ct_id, "--"]
     return ["lxc-attach", "-n", ct_id, "--clear-env", "--set-var", "PATH=" + SEARCH_PATH, "--"]
 
 
