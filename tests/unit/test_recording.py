@@ -313,7 +313,7 @@ def test_recordings_of_the_tests_keep_to_the_schema(path: Path) -> None:
 
 
 def test_a_recording_of_containers_that_could_not_be_asked_says_why() -> None:
-    absent = {"absent": {"id": "HT430", "what": "the container does not run", "way_out": ""}}
+    absent = {"absent": {"id": "HT430", "what": "the container does not run", "way_out": "pct start 200"}}
     recording = {"schema": SCHEMA, "machines": {"ct:200": absent}}
     VALID.validate(recording)
     machines, (finding,) = examine.judge(recording, machine)
