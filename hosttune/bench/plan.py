@@ -16,7 +16,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from itertools import product
 from pathlib import Path
@@ -50,6 +50,10 @@ class Configuration:
     def key(self) -> str:
         """Its file name without the ending, unique in a plan."""
         return "%s_%s_t%d_c%d" % (self.arm, self.prompt, self.max_tokens, self.concurrency)
+
+    def of_arm(self, arm: str) -> Configuration:
+        """The same asked of another arm."""
+        return replace(self, arm=arm)
 
     def __str__(self) -> str:
         many = "1 request" if self.concurrency == 1 else "%d requests" % self.concurrency
@@ -95,6 +99,13 @@ class Plan:
     def digest(self) -> str:
         """The same for two files that mean the same; 64 hex digits."""
         return hashlib.sha256(json.dumps(self.as_dict(), sort_keys=True).encode()).hexdigest()
+
+
+def restore(plain: Mapping[str, Any]) -> Plan:
+    """The plan that `as_dict` gave."""
+    given: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in plain.items()}
+    given["prompts"] = {name: Prompt(**p) for name, p in plain["prompts"].items()}
+    return Plan(**given)
 
 
 def load(name: str) -> Plan:

@@ -111,6 +111,13 @@ def existing(folder: Path) -> Results:
     return Results(folder, there)
 
 
+def same_plan(folder: Path, plan: Plan) -> Results:
+    """As `existing`, and Refused when they are of another plan."""
+    results = existing(folder)
+    _refuse_other(results.manifest, {**results.manifest, "digest": plan.digest, "plan": plan.as_dict()}, folder)
+    return results
+
+
 def _manifest(folder: Path) -> dict[str, Any] | None:
     path = folder / MANIFEST
     try:
@@ -174,13 +181,17 @@ def _keep(path: Path) -> None:
 
 
 def _replace(path: Path, data: Mapping[str, Any]) -> None:
-    """Whole or not at all: a temporary file, its bytes on disk, then renamed, and the rename on disk."""
+    write_text(path, json.dumps(data, indent=1, allow_nan=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Whole or not at all: a temporary file, its bytes on disk, then renamed, and the rename on disk. Refused if it cannot be."""
     temporary = path.with_name("%s%d-%s" % (TEMPORARY, os.getpid(), path.name))
     with _saying(path):
         try:
             fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
             try:
-                rest = memoryview((json.dumps(data, indent=1, allow_nan=False) + "\n").encode())
+                rest = memoryview(text.encode())
                 while rest:
                     rest = rest[os.write(fd, rest) :]
                 os.fsync(fd)
@@ -211,4 +222,4 @@ def _saying(path: Path) -> Iterator[None]:
                 where,
                 "make room: df -h %s%s" % (path, again),
             )
-        raise Refused(e.strerror or str(e), where, "name a directory that you may write: --results DIR")
+        raise Refused(e.strerror or str(e), where, "name a place that you may write")

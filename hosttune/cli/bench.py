@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""hosttune bench: measure a running engine by a plan, and report what came of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..bench import plan as plans
+from ..bench.plan import ATTACH, Plan
+from ..bench.results import MANIFEST, VALID, Results, existing, opened, same_plan
+from ..core.catalogue import finding
+from ..core.host import LiveHost
+from ..core.model import ERROR, FAIL, OK, WARN, Finding, Hint, Refused, Report
+from .output import Output, reporting
+from .profile import load, profile_option
+
+ROOT = Path("/var/lib/hosttune/results")
+
+
+@click.group(name="bench")
+def command() -> None:
+    """Benchmarks of an inference engine whose figures can be trusted, and their report."""
+
+
+@command.command("run")
+@click.argument("plan_name", metavar="PLAN")
+@click.option("--url", help="Where the engine answers. Default: the one engine of the profile that runs on this host.")
+@click.option("--model", default="", help="The name that it serves. Default: the only one.")
+@click.option(
+    "--results", "folder", type=click.Path(path_type=Path), metavar="DIR", help="Where results go and are continued."
+)
+@click.option(
+    "--api-key-file", type=click.Path(path_type=Path), metavar="FILE", help="A file with the key that the server wants."
+)
+@click.option(
+    "--wait",
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait for a server that is not healthy.",
+)
+@click.option("--retry", is_flag=True, help="Measure invalid configurations again; what was there is kept beside.")
+@click.option("--dry-run", is_flag=True, help="Show what would be measured; ask nothing of the engine.")
+@profile_option
+@reporting
+def run_(
+    plan_name: str,
+    url: str | None,
+    model: str,
+    folder: Path | None,
+    api_key_file: Path | None,
+    wait: float,
+    retry: bool,
+    dry_run: bool,
+    profile_path: str | None,
+    output: Output,
+) -> int:
+    """Carry out PLAN (a file, or the shipped `smoke`) against a running engine. Run it again to go on where it stopped.
+
+    Each configuration is valid, with figures, or invalid, with reasons. Exit code 1 when one is invalid or missing.
+    """
+    from ..bench.run import to_do
+
+    plan = plans.load(plan_name)
+    folder = folder or _root() / plan.name
+    if dry_run:
+        rest = (
+            to_do(plan, same_plan(folder, plan), retry) if (folder / MANIFEST).exists() else list(plan.configurations)
+        )
+        for configuration in plan.configurations:
+            click.echo("%s  %s" % ("measure" if configuration in rest else "keep   ", configuration))
+        requests = sum(c.concurrency * (plan.rounds * plan.trials + plan.warm_up) for c in rest)
+        click.echo(
+            "%d of %d configurations, %d requests, into %s" % (len(rest), len(plan.configurations), requests, folder)
+        )
+        return 0
+    profile = load(profile_path)
+    if (folder / MANIFEST).exists() and not to_do(plan, same_plan(folder, plan), retry):
+        click.echo("nothing is left to measure in %s (--retry measures what is invalid again)" % folder, err=True)
+    else:
+        url = url or _declared(profile.engines)
+        _measure(plan, url, model, folder, _key(api_key_file), wait, retry)
+    return replace(output, verbose=True).emit(_report(plan, existing(folder), folder, plan_name), profile)
+
+
+def _measure(plan: Plan, url: str, model: str, folder: Path, key: str, wait: float, retry: bool) -> None:
+    import asyncio
+
+    from ..bench import snapshot
+    from ..bench.run import run
+    from ..bench.target import Arm, Attached, Target, look
+    from .bench_progress import shown
+
+    arms: list[Arm] = []
+    for name, engine in plan.arms.items():
+        if engine != ATTACH:
+            raise Refused("the arm %s is to be started, and only `%s` can be measured" % (name, ATTACH), plan.path)
+        arms.append(Attached(name, Target(url, model, key=key)))
+    served = asyncio.run(look(Target(url, model, key=key))).model
+    host = LiveHost()
+    signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))  # arms are brought back
+    with opened(folder, plan, served) as results, shown() as watch:
+        run(plan, arms, results, host, lambda: snapshot.take(host), watch, retry, wait)
+
+
+def _declared(engines: Mapping[str, Any]) -> str:
+    here = {name: engine for name, engine in engines.items() if engine.get("in", "host") == "host"}
+    if len(here) != 1:
+        what = (
+            "no engine is declared on this host" if not here else "several engines are declared: %s" % ", ".join(here)
+        )
+        raise Refused(what, "--url", "say which: --url http://127.0.0.1:PORT")
+    return "http://127.0.0.1:%d" % next(iter(here.values()))["port"]
+
+
+def _key(path: Path | None) -> str:
+    if path is None:
+        return ""
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as e:
+        raise Refused(getattr(e, "strerror", "") or "it is not UTF-8 text", str(path), "--api-key-file FILE")
+
+
+def _root() -> Path:
+    """The place of the host's own results for root, else the user's."""
+    if os.getuid() == 0:
+        return ROOT
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "hosttune" / "results"
+
+
+def _report(plan: Plan, results: Results, folder: Path, plan_name: str) -> Report:
+    from ..bench.report import gather
+
+    bench = gather(results)
+    found = [_finding(row, folder, plan_name) for row in bench.rows]
+    found += [
+        finding("HT808", WARN, c.arm, "not compared with %s: %s" % (c.baseline, c.differs[0]), evidence=c.differs[1:4])
+        for c in bench.comparisons
+        if c.differs
+    ]
+    facts = {"results": str(folder), "model": str(results.manifest["model"]), "plan": plan.name}
+    return Report("bench run", LiveHost().uname()[0], facts, findings=tuple(found), mode="apply")
+
+
+def _finding(row: Any, folder: Path, plan_name: str) -> Finding:
+    from ..bench.statistics import words
+
+    subject = row.configuration.key
+    again = "hosttune bench run %s --results %s" % (plan_name, folder)
+    if row.result is None:
+        hint = Hint(again, "where the engine can be reached", "the time of the measurement")
+        return finding("HT800", ERROR, subject, "not measured", hint=hint)
+    if row.status == VALID:
+        output, ttft = row.figure("output"), row.figure("ttft")
+        have = "%s tokens/s, TTFT %s ms, n=%d" % (words(output), words(ttft, 1000), output.n)
+        return finding("HT800", OK, subject, have, have=have)
+    first = row.reasons[0]
+    hint = Hint(
+        again + " --retry", "where the engine can be reached, once the cause is gone", "the time of the measurement"
+    )
+    return finding(
+        first["finding"],
+        FAIL,
+        subject,
+        "invalid: %s" % first["text"],
+        hint=hint,
+        evidence=tuple(reason["text"] for reason in row.reasons[1:4]),
+    )
+
+
+@command.command("report")
+@click.argument("folder", type=click.Path(path_type=Path), metavar="[DIR]", required=False)
+@click.option(
+    "--html", "html_file", type=click.Path(path_type=Path), metavar="FILE", help="Also write one self-contained page."
+)
+def report_(folder: Path | None, html_file: Path | None) -> int:
+    """What was measured, under which circumstances, what was invalid and why: Markdown on stdout.
+
+    DIR is a results directory; without it, the one that was written last. Exit code 1 when a result is invalid or missing.
+    """
+    from ..bench import report
+    from ..bench.results import write_text
+
+    folder = folder or _newest()
+    bench = report.gather(existing(folder))
+    if html_file:
+        write_text(html_file, report.html(bench))
+        click.echo("wrote %s" % html_file, err=True)
+    click.echo(report.markdown(bench), nl=False)
+    return 0 if bench.count(VALID) == len(bench.rows) else 1
+
+
+def _newest() -> Path:
+    root = _root()
+    found = sorted(root.glob("*/" + MANIFEST), key=lambda path: path.parent.stat().st_mtime)
+    if not found:
+        raise Refused("there are no results yet", str(root), "hosttune bench run smoke")
+    click.echo("results of %s" % found[-1].parent, err=True)
+    return found[-1].parent
