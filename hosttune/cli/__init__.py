@@ -19,6 +19,7 @@ COMMANDS = {
     "revert": "take back what hosttune changed, newest first",
     "journal": "what hosttune changed here",
     "lxc": "device access of LXC containers",
+    "stage": "models into memory, verified, and seen by containers",
     "bench": "measure a running engine by a plan, and report",
     "explain": "the page of a finding",
     "list": "every knob and finding",

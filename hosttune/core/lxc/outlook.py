@@ -140,7 +140,12 @@ def _live_rules(config: Config, seen: Sequence[see.Inside], rules: Sequence[str]
 
 
 def _restart(config: Config, stuck: Sequence[see.Inside], lost: Tuple[str, ...]) -> Tuple[Action, ...]:
-    why = "%s %s" % (", ".join(one.need.path for one in stuck), "is wrong inside, and only a start makes it anew")
+    nodes = ", ".join(one.need.path for one in stuck)
+    return restart_actions(config, "%s is wrong inside, and only a start makes it anew" % nodes, lost)
+
+
+def restart_actions(config: Config, why: str, lost: Tuple[str, ...]) -> Tuple[Action, ...]:
+    """What restarts a container, with all that it destroys. By Proxmox VE's own tool where the config is its."""
     if config.lock:
         argvs: Tuple[Tuple[str, ...], ...] = (("pct", "reboot", config.id),)
     else:
@@ -149,10 +154,15 @@ def _restart(config: Config, stuck: Sequence[see.Inside], lost: Tuple[str, ...])
                  for argv in argvs)
 
 
-def _pending(config: Config, stuck: Sequence[see.Inside], restart: Sequence[Action], lost: Sequence[str], ha: bool) -> Finding:
-    command = " && ".join(" ".join(action.argv) for action in restart)
+def restart_command(config: Config, restart: Sequence[Action], ha: bool) -> str:
+    """The same as one line to paste. ha: the cluster's manager starts and stops it, and must be asked."""
     if ha:
-        command = "ha-manager crm-command stop ct:%s 60 && ha-manager set ct:%s --state started" % (config.id, config.id)
+        return "ha-manager crm-command stop ct:%s 60 && ha-manager set ct:%s --state started" % (config.id, config.id)
+    return " && ".join(" ".join(action.argv) for action in restart)
+
+
+def _pending(config: Config, stuck: Sequence[see.Inside], restart: Sequence[Action], lost: Sequence[str], ha: bool) -> Finding:
+    command = restart_command(config, restart, ha)
     return finding("HT402", FAIL, config.subject, "a restart is pending for %s" % ", ".join(one.need.path for one in stuck),
                    have=stuck[0].detail or stuck[0].state, want="the node that the host has", proof=PROVED,
                    hint=Hint(command, "host", "a restart; it destroys: " + ("; ".join(lost) or "nothing that can be seen"),

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""hosttune stage: models into memory. Progress on stderr, the report on stdout."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+import click
+
+from ..core.host import LiveHost
+from ..core.profile import Profile
+from ..core.stage import declared, source, space, status
+from ..core.stage.add import Progress
+from .output import Output, reporting
+from .profile import load, profile_option
+
+
+@click.group(name="stage")
+def command() -> None:
+    """Models in memory: into hosttune's own tmpfs, verified, whole or not at all, seen by containers at /srv/models."""
+
+
+def _caches() -> tuple[str, ...]:
+    return source.hub_caches(os.environ, os.path.expanduser("~"))
+
+
+class Line:
+    """Progress on stderr: one line that is written over where a terminal shows it, else one line an event."""
+
+    def __init__(self) -> None:
+        self.terminal = sys.stderr.isatty()
+        self.started = time.monotonic()
+
+    def staged(self, now: Progress) -> None:
+        """Told by the copy."""
+        size, total = space.size_text(now.bytes), space.size_text(now.total)
+        if now.event == "start":
+            self.started = time.monotonic()
+            self._event("%s: %s in %d files to copy" % (now.name, total, now.of - now.files))
+        elif now.event == "file":
+            self._event("%s: %s of %s, file %d of %d: %s" % (now.name, size, total, now.files, now.of, now.file))
+        elif now.event == "end":
+            seconds = max(time.monotonic() - self.started, 1e-3)
+            self._event("%s: %s in %.1f s, %s/s, hashed" % (now.name, total, seconds, space.size_text(now.total / seconds)))
+        elif self.terminal and now.total:
+            left = "" if now.left is None else ", %d s left" % now.left
+            self._over("%s: %s of %s (%d%%), %s/s%s" % (
+                now.name, size, total, 100 * now.bytes // now.total, space.size_text(now.rate), left))
+
+    def read(self, done: int, total: int) -> None:
+        """Told by verify."""
+        if self.terminal and total:
+            self._over("verify: %s of %s (%d%%)" % (space.size_text(done), space.size_text(total), 100 * done // total))
+
+    def _event(self, text: str) -> None:
+        click.echo(("\r\033[K" if self.terminal else "") + text, err=True)
+
+    def _over(self, text: str) -> None:
+        click.echo("\r\033[K" + text, nl=False, err=True)
+
+    def end(self) -> None:
+        """Leave a clean line."""
+        if self.terminal:
+            click.echo("\r\033[K", nl=False, err=True)
+
+
+@command.command(name="add")
+@click.argument("model")
+@click.option("--source", "spec", default="", metavar="SOURCE",
+              help="A directory, or hf:REPO@REVISION of the cache here. Default: what the profile declares.")  # fmt: skip
+@click.option("--restart", type=click.Choice(["never", "idle", "always"]),
+              help="Of the containers that use it. Default: as the profile says, else never.")  # fmt: skip
+@click.option("--threads", type=click.IntRange(0, 256), default=0, help="Default: one for each CPU, at most 32.")
+@click.option("--dry-run", is_flag=True, help="Say what would be done.")
+@profile_option
+@reporting
+def add(model: str, spec: str, restart: str | None, threads: int, dry_run: bool, profile_path: str | None,
+        output: Output) -> int:  # fmt: skip
+    """Bring MODEL into memory. Refused, with the sum, if it does not fit; a run that was killed goes on where it was."""
+    profile, line = load(profile_path), Line()
+    # A path that a person types may be relative; one in a profile may not.
+    spec = os.path.abspath(spec) if spec and not spec.startswith(("hf:", "ssh:")) else spec
+    report = declared.bring(LiveHost(), profile, model, spec, _caches(), restart, dry_run, line.staged, threads)
+    line.end()
+    return output.emit(report, profile)
+
+
+@command.command(name="status")
+@profile_option
+@reporting
+def show(profile_path: str | None, output: Output) -> int:
+    """What is in memory, whether it is whole, what would be done, and the room that is left. Reads no weights."""
+    profile = load(profile_path)
+    report = declared.overview(LiveHost(), profile, _caches())
+    if output.format == "text":
+        for name, value in report.facts.items():
+            click.echo("%-8s %s" % (name, value))
+    return output.emit(report, profile)
+
+
+@command.command(name="verify")
+@click.argument("models", nargs=-1, metavar="[MODEL]...")
+@profile_option
+@reporting
+def verify(models: tuple[str, ...], profile_path: str | None, output: Output) -> int:
+    """Read every byte of each MODEL (of all that are staged) and compare with its digests."""
+    line = Line()
+    report = status.verify(LiveHost(), models, line.read)
+    line.end()
+    return output.emit(report, load(profile_path))
+
+
+@command.command(name="drop")
+@click.argument("model")
+@click.option("--force", is_flag=True, help="Even if a process has it mapped.")
+@click.option("--dry-run", is_flag=True, help="Say what would be done.")
+@reporting
+def drop(model: str, force: bool, dry_run: bool, output: Output) -> int:
+    """Remove MODEL from memory. Its source stays."""
+    return output.emit(status.drop(LiveHost(), model, force, dry_run), Profile())

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A profile's models: into memory, and before the eyes of the containers whose engines use them. What `hosttune stage add`
+and the Ansible module both call."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Dict, Mapping, Optional, Sequence, Tuple
+
+from ..host import Host
+from ..lxc import models as in_container
+from ..lxc import sync
+from ..model import FAIL, Finding, Refused, Report
+from ..profile import Container, Profile
+from . import add, manifest, source, status
+from .add import Told
+
+
+def sources(profile: Profile) -> Dict[str, str]:
+    """Name -> source of every declared model."""
+    return {name: str(row["source"]) for name, row in profile.models.items()}
+
+
+def source_of(host: Host, profile: Profile, name: str) -> str:
+    """Where a model comes from: the profile, else what it was staged from before. Refused when neither says."""
+    declared = sources(profile)
+    if name in declared:
+        return declared[name]
+    staged = manifest.load(host, manifest.check_name(name))
+    if staged is None:
+        raise Refused("the profile declares no model %s" % name, "models",
+                      "known: %s; or name a directory: hosttune stage add %s --source DIR" % (
+                          ", ".join(sorted(declared)) or "none", name))
+    return staged.source
+
+
+def containers_of(profile: Profile, name: str) -> Tuple[str, ...]:
+    """Containers with an engine that uses this model (NAME, or NAME/FILE for one file of it)."""
+    rows = [row for row in profile.engines.values() if str(row.get("model", "")).split("/")[0] == name]
+    found = [str(row.get("in", "host")) for row in rows]
+    return tuple(sorted({place[len("ct:"):] for place in found if place.startswith("ct:")}))
+
+
+def bring(host: Host, profile: Profile, name: str, spec: str = "", caches: Sequence[str] = (), restart: Optional[str] = None,
+          dry_run: bool = False, told: Told = lambda progress: None, threads: int = 0) -> Report:
+    """Stage one model, then show it to its containers. restart: over the policy of each container.
+
+    Raises Refused and OSError before anything is written. A container that is refused keeps no model from being staged.
+    """
+    spec = spec or source_of(host, profile, name)
+    report = add.add(host, name, spec, caches, _others(host, profile, name, caches), dry_run, told, threads)
+    if any(f.status == FAIL for f in report.findings) and not dry_run:
+        return report
+    for ct_id in containers_of(profile, name):
+        policy = restart or profile.containers.get(ct_id, Container()).restart
+        try:
+            seen = in_container.show(host, ct_id, policy, dry_run)
+        except Refused as e:
+            report = replace(report, findings=report.findings + (sync.refused(ct_id, e),))
+            continue
+        report = replace(report, findings=report.findings + seen.findings, steps=report.steps + seen.steps,
+                         actions=report.actions + seen.actions, effects=tuple(host.effects),
+                         changed=report.changed or seen.changed)
+    return report
+
+
+def _others(host: Host, profile: Profile, name: str, caches: Sequence[str]) -> int:
+    """Bytes of the other declared models, as far as their sources can be seen: the mount is made for them too."""
+    total = 0
+    for other, spec in sources(profile).items():
+        if other != name:
+            try:
+                total += source.read(host, spec, caches).size
+            except (Refused, OSError):
+                continue  # told when it is its turn
+    return total
+
+
+def overview(host: Host, profile: Profile, caches: Sequence[str] = ()) -> Report:
+    """`hosttune stage status`: models, the tmpfs, and what the containers of the profile's engines see."""
+    report = status.status(host, sources(profile), caches)
+    findings, seen = list(report.findings), set()
+    for name in profile.models:
+        for ct_id in containers_of(profile, name):
+            if ct_id not in seen:
+                seen.add(ct_id)
+                findings += _in_container(host, ct_id)
+    return replace(report, findings=tuple(findings))
+
+
+def _in_container(host: Host, ct_id: str) -> Tuple[Finding, ...]:
+    try:
+        return in_container.look(host, ct_id).findings
+    except Refused as e:
+        return (sync.refused(ct_id, e),)
+
+
+def all_of(profile: Profile, names: Sequence[str]) -> Mapping[str, str]:
+    """Those of the declared models that are named; all of them if none is. Refused for an unknown one."""
+    declared = sources(profile)
+    unknown = [name for name in names if name not in declared]
+    if unknown:
+        known = ", ".join(sorted(declared)) or "none"
+        raise Refused("the profile declares no model %s (known: %s)" % (unknown[0], known), "models")
+    return {name: declared[name] for name in (names or declared)}

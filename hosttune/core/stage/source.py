@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a model comes from: a local directory, or a snapshot in a Hugging Face cache (links into blobs).
+
+`hf:REPO@REVISION` means that revision in a cache on this machine, if it is there; nothing is downloaded. Only links that
+stay inside the source (for a snapshot: inside its cache) are followed: root copies, everyone may read the copy, so a link
+to /etc/shadow in somebody's folder must not publish it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from dataclasses import dataclass
+from typing import List, Mapping, Sequence, Tuple
+
+from ..host import Host, errname, list_or_empty, read_or_none
+from ..model import Refused
+
+LINKS_FOLLOWED = 40
+"""As the kernel: MAXSYMLINKS in include/linux/namei.h."""
+SKIPPED_FOLDERS = (".git", ".cache", ".huggingface")
+"""Bookkeeping of the tools that brought the files (git; huggingface_hub's local_dir), no part of the model."""
+_UNFINISHED = re.compile(r".+\.(incomplete|aria2|part|partial|crdownload|tmp)\Z|\..+\.[A-Za-z0-9]{6}\Z")
+"""Downloads that have not ended: huggingface_hub, aria2, browsers; `.name.XXXXXX` is rsync's."""
+_SNAPSHOT = re.compile(r"(?P<cache>.*)/models--[^/]+/snapshots/(?P<commit>[0-9a-f]{40})\Z", re.DOTALL)
+_SHA256 = re.compile(r"[0-9a-f]{64}\Z")
+_HUB = re.compile(r"hf:(?P<repo>[^@\s]+)@(?P<revision>\S+)\Z")
+
+
+@dataclass(frozen=True)
+class File:
+    """One file. path: relative to the model. source: its real path. mtime: seconds. sha256: of its content where the
+    cache knows it (the blob's name is the hub's ETag: 64 hex digits for a large file), else ""."""
+
+    path: str
+    source: str
+    size: int
+    mtime: float
+    sha256: str = ""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model's files. spec: as declared. folder: real path. root: no file lies outside it. revision: commit or ""."""
+
+    spec: str
+    folder: str
+    root: str
+    files: Tuple[File, ...]
+    revision: str = ""
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return sum(file.size for file in self.files)
+
+
+def hub_caches(environ: Mapping[str, str], home: str) -> Tuple[str, ...]:
+    """Where huggingface_hub keeps its cache, by its own rules; the first that is set counts."""
+    if environ.get("HF_HUB_CACHE"):
+        return (environ["HF_HUB_CACHE"],)
+    if environ.get("HF_HOME"):
+        return (os.path.join(environ["HF_HOME"], "hub"),)
+    base = environ.get("XDG_CACHE_HOME") or os.path.join(home, ".cache")
+    return (os.path.join(base, "huggingface", "hub"),)
+
+
+def locate(host: Host, spec: str, caches: Sequence[str]) -> str:
+    """The directory that a declared source means. Refused when it is not on this machine, with the way to get it there."""
+    hub = _HUB.match(spec)
+    if hub:
+        return _snapshot(host, hub["repo"], hub["revision"], caches)
+    if spec.startswith("ssh:"):
+        machine, _, folder = spec[len("ssh:"):].partition(":")
+        raise Refused("hosttune does not copy from other machines yet", spec,
+                      "rsync -a %s:%s/ /a/local/directory/, and name that directory as the source" % (machine, folder))
+    if not spec.startswith("/"):
+        raise Refused("the source %r is no absolute path, hf:REPO@REVISION or ssh:HOST:DIRECTORY" % spec, "source")
+    return spec
+
+
+def _snapshot(host: Host, repo: str, revision: str, caches: Sequence[str]) -> str:
+    get = "hf download %s --revision %s (on this machine, as the user whose cache is meant)" % (repo, revision)
+    for cache in caches:
+        folder = "%s/models--%s" % (cache, repo.replace("/", "--"))
+        commit = revision
+        if not re.match(r"[0-9a-f]{40}\Z", revision):
+            commit = (read_or_none(host, "%s/refs/%s" % (folder, revision)) or "").strip()
+        if commit and re.match(r"[0-9a-f]{40}\Z", commit) and list_or_empty(host, "%s/snapshots/%s" % (folder, commit)):
+            return "%s/snapshots/%s" % (folder, commit)
+    where = ", ".join(caches) or "no cache"
+    raise Refused("%s at revision %s is not in the Hugging Face cache here, and hosttune does not download yet"
+                  % (repo, revision), where, get)
+
+
+def read(host: Host, spec: str, caches: Sequence[str] = ()) -> Source:
+    """All files of a source. Refused, with the one path that is wrong, when it cannot be a model's source."""
+    named = locate(host, spec, caches)
+    try:
+        folder = real_path(host, named)
+        if host.lstat(folder).type != "dir":
+            raise Refused("the source is no directory", named, "name the directory that holds config.json")
+        snapshot = _SNAPSHOT.match(folder)
+        root = snapshot["cache"] if snapshot else folder
+        files = tuple(_walk(host, folder, root, "", (folder,)))
+    except OSError as e:
+        raise Refused("the source cannot be read: %s" % _words(e), e.filename or named,
+                      "is its file system mounted? ls -lL %s" % named)
+    return Source(spec, folder, root, files, snapshot["commit"] if snapshot else "")
+
+
+def real_path(host: Host, path: str) -> str:
+    """The path without links. Raises OSError: ENOENT for a dangling link, ELOOP for one that leads to itself."""
+    todo = path.split("/")[::-1]
+    at, links = "", 0
+    while todo:
+        part = todo.pop()
+        if part in ("", "."):
+            continue
+        if part == "..":
+            at = at.rpartition("/")[0]
+            continue
+        step = at + "/" + part
+        if host.lstat(step).type != "link":
+            at = step
+            continue
+        links += 1
+        if links > LINKS_FOLLOWED:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+        to = host.readlink(step)
+        at = "" if to.startswith("/") else at
+        todo += to.split("/")[::-1]
+    return at or "/"
+
+
+def _walk(host: Host, folder: str, root: str, prefix: str, above: Tuple[str, ...]) -> List[File]:
+    out: List[File] = []
+    for name in host.list(folder):
+        path, at = prefix + name, "%s/%s" % (folder, name)
+        stat, blob = host.lstat(at), ""
+        if stat.type == "link":
+            blob = host.readlink(at)
+            at = _follow(host, at, root)
+            stat = host.lstat(at)
+        if stat.type == "dir":
+            if at in above:
+                raise Refused("the link leads to a folder above itself", "%s/%s" % (folder, name), "remove it")
+            if name not in SKIPPED_FOLDERS:
+                out += _walk(host, at, root, path + "/", above + (at,))
+        elif stat.type != "file":
+            raise Refused("neither a file nor a folder (%s)" % stat.type, at, "remove it, or name another source")
+        elif _UNFINISHED.match(name):
+            raise Refused("a download has not ended", at, "let it end, or remove that file if nothing writes to it any more")
+        else:
+            out.append(File(path, at, stat.size, stat.mtime, _known_digest(blob)))
+    return out
+
+
+def _follow(host: Host, link: str, root: str) -> str:
+    try:
+        at = real_path(host, link)
+    except OSError as e:
+        to = "a link to nothing (%s)" % host.readlink(link) if e.errno == errno.ENOENT else "a link in a circle"
+        raise Refused(to, link, "download that file again: the cache kept the link and lost what it points to")
+    if not (at + "/").startswith(root.rstrip("/") + "/"):
+        raise Refused("a link that leaves the source, to %s" % at, link,
+                      "put the file itself there: all that is staged can be read by everyone")
+    return at
+
+
+def _known_digest(link: str) -> str:
+    folder, _, name = link.rpartition("/")
+    return name if folder.endswith("/blobs") and _SHA256.match(name) else ""
+
+
+def _words(e: OSError) -> str:
+    return "%s (%s)" % (e.strerror or "unknown", errname(e))

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much memory a model may take: MemAvailable less a reserve, and what the cgroup of this process leaves.
+
+Pages of a tmpfs are charged to the cgroup of whoever touches them first (kernel doc cgroup-v2, "Memory Ownership"): a copy
+that runs in a unit with MemoryMax is killed by it, however much the machine has. What lies in the tmpfs already is not part
+of MemAvailable any more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Dict, Optional
+
+from ..host import Host, read_or_none
+
+RESERVE_SHARE, RESERVE_MOST = 16, 16 << 30
+"""A sixteenth of all memory, at most 16 GiB, is left to the rest: page tables, engines' pinned buffers, sshd."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes. cgroup: what the tightest memory.max above this process leaves, None where there is no limit."""
+
+    total: int
+    available: int
+    cgroup: Optional[int] = None
+
+    @property
+    def reserve(self) -> int:
+        """What is left alone."""
+        return min(self.total // RESERVE_SHARE, RESERVE_MOST)
+
+    @property
+    def room(self) -> int:
+        """What may be filled."""
+        room = max(0, self.available - self.reserve)
+        return room if self.cgroup is None else min(room, self.cgroup)
+
+    @property
+    def words(self) -> str:
+        """The sum, for a person."""
+        said = "%s available less a reserve of %s" % (size_text(self.available), size_text(self.reserve))
+        if self.cgroup is not None and self.cgroup < self.available - self.reserve:
+            return "the cgroup of this process leaves %s" % size_text(self.cgroup)
+        return "memory has " + said
+
+
+def memory(host: Host) -> Memory:
+    """What /proc/meminfo and the cgroup say. Raises OSError."""
+    rows = _rows(host.read("/proc/meminfo").replace(":", ""))
+    return Memory(rows["MemTotal"] << 10, rows["MemAvailable"] << 10, _cgroup_room(host))
+
+
+def _rows(text: str) -> Dict[str, int]:
+    fields = (line.split() for line in text.splitlines())
+    return {row[0]: int(row[1]) for row in fields if len(row) > 1 and row[1].isdigit()}
+
+
+def _cgroup_room(host: Host) -> Optional[int]:
+    text = read_or_none(host, "/proc/self/cgroup") or ""
+    path = next((line[3:] for line in text.splitlines() if line.startswith("0::")), "")
+    left: Optional[int] = None
+    while path.strip("/"):
+        folder = "/sys/fs/cgroup" + path
+        most = (read_or_none(host, folder + "/memory.max") or "max").strip()
+        if most.isdigit():
+            used = int(read_or_none(host, folder + "/memory.current") or 0)
+            stat = _rows(read_or_none(host, folder + "/memory.stat") or "")
+            cache = stat.get("inactive_file", 0) + stat.get("active_file", 0)  # shmem is not among these
+            here = max(0, int(most) - used + cache)
+            left = here if left is None else min(left, here)
+        path = path.rpartition("/")[0]
+    return left
+
+
+def size_text(count: float) -> str:
+    """Bytes as a person reads them, decimal units as model hubs use them."""
+    size, unit = float(count), "bytes"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if abs(size) < 1000:
+            break
+        size, unit = size / 1000, larger
+    return "%.0f %s" % (size, unit) if unit == "bytes" or size >= 100 else "%.1f %s" % (size, unit)
+
+
+def fit(need: int, freed: int, there: int, now: Memory) -> str:
+    """Why `need` bytes more do not fit, with the sum; "" if they do. freed: bytes of an old copy that go first.
+    there: what is staged already (told only)."""
+    room = now.room + freed
+    if need <= room:
+        return ""
+    return "%s are wanted and %s fit: %s%s; %s are staged already; %s too much" % (
+        size_text(need), size_text(room), now.words, ", and %s of an older copy" % size_text(freed) if freed else "",
+        size_text(there), size_text(need - room))
