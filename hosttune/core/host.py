@@ -20,6 +20,12 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 from . import command
 from .model import Refused
 
+READ_LIMIT = 64 << 20
+"""Bytes. No file that hosttune reads whole is nearly as large."""
+TEMP = ".hosttune.tmp"
+"""What a file's name ends in until it is whole. Not "<digits>.conf": Proxmox VE would take such a stray file for a guest.
+One fixed name, so that a killed run leaves one file at most; the next run, which holds the lock, takes it away."""
+
 ENV_PREFIXES = ("CUDA_", "NVIDIA_", "NCCL_", "LD_")
 """Only these environment variables are ever read or recorded: others may hold secrets."""
 
@@ -97,8 +103,8 @@ class Host:
         """A text file, bytes that are not UTF-8 kept by surrogateescape. Raises OSError."""
         return self.read_bytes(path).decode("utf-8", "surrogateescape")
 
-    def read_bytes(self, path: str, limit: int = 4 << 20) -> bytes:
-        """At most `limit` bytes of a file. Raises OSError."""
+    def read_bytes(self, path: str, limit: int = 0) -> bytes:
+        """A file, or its first `limit` bytes. Raises OSError; EFBIG for a whole file of more than READ_LIMIT bytes."""
         raise NotImplementedError
 
     def list(self, path: str) -> List[str]:
@@ -242,17 +248,21 @@ class LiveHost(Host):
     def __init__(self) -> None:
         self.effects = []
 
-    def read_bytes(self, path: str, limit: int = 4 << 20) -> bytes:
+    def read_bytes(self, path: str, limit: int = 0) -> bytes:
         # In pieces: one read of 4 MiB from a /proc/sys file is ENOMEM (fs/proc/proc_sysctl.c allocates the whole count).
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            data = b""
-            while len(data) < limit:
-                piece = os.read(fd, min(65536, limit - len(data)))
+            data = bytearray()
+            while not limit or len(data) < limit:
+                piece = os.read(fd, min(65536, limit - len(data)) if limit else 65536)
                 if not piece:
                     break
                 data += piece
-            return data
+                if len(data) > READ_LIMIT:  # a part of a file would be taken for all of it
+                    raise OSError(errno.EFBIG, "larger than %d MiB" % (READ_LIMIT >> 20), path)
+            return bytes(data)
+        except OSError as e:
+            raise _named(e, path)
         finally:
             os.close(fd)
 
@@ -353,8 +363,8 @@ class LiveHost(Host):
 
     @contextlib.contextmanager
     def lock(self, path: str, timeout: float = 10) -> Iterator[None]:
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        _make_folders(os.path.dirname(path), 0o700)
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             limit = time.monotonic() + timeout
             while True:
@@ -376,16 +386,11 @@ class LiveHost(Host):
 
     def replace(self, path: str, data: bytes, expect: Optional[str], mode: int = 0o644) -> None:
         path = os.path.realpath(path)
+        was = _regular(path)
         if expect is None:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
+            _make_folders(os.path.dirname(path), 0o755)
         _expect(path, expect)
-        try:
-            was: Optional[os.stat_result] = os.stat(path)
-        except FileNotFoundError:
-            was = None
-        # Not "<digits>.conf": Proxmox VE would take such a stray file for a guest. One fixed name, so that a killed run
-        # leaves one file at most and the next run, which holds the lock, takes it over.
-        temp = path + ".hosttune.tmp"
+        temp = path + TEMP
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temp)
         fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -405,29 +410,32 @@ class LiveHost(Host):
                 os.close(fd)
             _expect(path, expect)
             os.rename(temp, path)
-        except BaseException:
+        except BaseException as e:
             with contextlib.suppress(OSError):
                 os.unlink(temp)
-            raise
+            raise _named(e, path) if isinstance(e, OSError) else e
         _sync_dir(path)
         self._log("replace", path, bytes=len(data), sha256=digest(data))
 
     def remove(self, path: str, expect: str) -> None:
         path = os.path.realpath(path)
+        _regular(path)
         _expect(path, expect)
         os.unlink(path)
         _sync_dir(path)
         self._log("remove", path)
 
     def append(self, path: str, data: bytes) -> None:
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        _make_folders(os.path.dirname(path), 0o700)
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             start = os.fstat(fd).st_size
             if os.write(fd, data) != len(data):
                 os.ftruncate(fd, start)  # a full disk: no half line in the journal
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fsync(fd)
+        except OSError as e:
+            raise _named(e, path)
         finally:
             os.close(fd)
         self._log("append", path, bytes=len(data))
@@ -436,6 +444,8 @@ class LiveHost(Host):
         fd = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
         try:
             os.write(fd, value.encode() + b"\n")
+        except OSError as e:
+            raise _named(e, path)
         finally:
             os.close(fd)
         self._log("poke", path, value=value)
@@ -447,6 +457,34 @@ class LiveHost(Host):
 
 def _text(data: Optional[bytes]) -> str:
     return (data or b"").decode("utf-8", "replace")
+
+
+def _named(e: OSError, path: str) -> OSError:
+    """An error of a descriptor, with the file's name: a person must know which file system is full."""
+    return e if e.filename else OSError(e.errno, e.strerror or os.strerror(e.errno or 0), path)
+
+
+def _make_folders(path: str, mode: int) -> None:
+    """Make a folder with this mode whatever the umask (with umask 0 anyone could write into ours), and those above it."""
+    if not os.path.isdir(path):
+        _make_folders(os.path.dirname(path), 0o755)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path, mode)
+            os.chmod(path, mode)
+
+
+def _regular(path: str) -> Optional[os.stat_result]:
+    """Its stat, None if it is not there. Refused for what is no file: a link to /dev/null, by which an administrator
+    masks a file of sysctl.d, must not make us replace /dev/null."""
+    try:
+        seen = os.stat(path)
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(seen.st_mode):
+        kind = next((name for test, name in _TYPES if test(seen.st_mode)), "other")
+        what = {"char": "a device", "block": "a device", "dir": "a folder"}.get(kind, "no file")
+        raise Refused("it is %s, where a file belongs; nothing was written" % what, path, "ls -l %s" % path)
+    return seen
 
 
 def _expect(path: str, expect: Optional[str]) -> None:

@@ -102,14 +102,14 @@ class ReplayHost(Host):
             raise OSError(number, os.strerror(number), path)
         return answer
 
-    def read_bytes(self, path: str, limit: int = 4 << 20) -> bytes:
+    def read_bytes(self, path: str, limit: int = 0) -> bytes:
         for key, file in _SELF_FILES.items():
             if path == file and key in self.view and path not in self._section("files"):
                 return str(self.view[key]).encode("utf-8", "surrogateescape")
         answer = self._answer("files", path)
         if isinstance(answer, Mapping):
-            return bytes.fromhex(str(answer["hex"]))[:limit]
-        return str(answer).encode("utf-8", "surrogateescape")[:limit]
+            return bytes.fromhex(str(answer["hex"]))[: limit or None]
+        return str(answer).encode("utf-8", "surrogateescape")[: limit or None]
 
     def list(self, path: str) -> List[str]:
         return sorted(str(name) for name in self._answer("dirs", path))
@@ -255,7 +255,7 @@ class RecordingHost(Host):
         into[key] = plain(answer)
         return answer
 
-    def read_bytes(self, path: str, limit: int = 4 << 20) -> bytes:
+    def read_bytes(self, path: str, limit: int = 0) -> bytes:
         def plain(data: bytes) -> Any:
             if path.startswith("/proc/") and path.endswith("/environ"):
                 kept = ("container=", *ENV_PREFIXES)

@@ -166,3 +166,76 @@ def test_a_command_that_hangs_is_killed_with_what_it_started(tmp_path: Path) -> 
 @pytest.mark.parametrize("argv", [["/nonexistent/tool"], ["/etc"], [__file__]])
 def test_a_command_that_cannot_be_started_is_an_answer(argv: list[str]) -> None:
     assert LiveHost().run(argv).rc in (126, 127)
+
+
+@pytest.mark.parametrize("kind", ["device", "folder", "fifo"])
+def test_what_is_no_file_is_never_replaced_or_removed(tmp_path: Path, kind: str) -> None:
+    """A link to /dev/null masks a file of sysctl.d; following it made /dev/null a plain file."""
+    if kind == "device":
+        target = tmp_path / "null"
+        if os.geteuid() == 0:
+            os.mknod(target, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+        else:
+            target = Path("/dev/null")
+    elif kind == "folder":
+        (target := tmp_path / "folder").mkdir()
+    else:
+        os.mkfifo(target := tmp_path / "fifo")
+    before = target.stat()
+    (link := tmp_path / "90-mask.conf").symlink_to(target)
+    for path in (link, target):
+        with pytest.raises(Refused, match="where a file belongs"):
+            LiveHost().replace(str(path), b"x", digest(b""))
+        with pytest.raises(Refused, match="where a file belongs"):
+            LiveHost().remove(str(path), digest(b""))
+    assert target.stat() == before
+
+
+def test_a_link_to_a_file_stays_and_its_file_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "real").write_text("old")
+    (link := tmp_path / "link").symlink_to("real")
+    LiveHost().replace(str(link), b"new", digest(b"old"))
+    assert link.is_symlink() and (tmp_path / "real").read_text() == "new"
+
+
+@pytest.mark.parametrize("umask", [0, 0o22, 0o77])
+def test_folders_and_files_are_no_wider_than_meant_under_any_umask(tmp_path: Path, umask: int) -> None:
+    old = os.umask(umask)
+    try:
+        LiveHost().append(str(tmp_path / "a/state/journal"), b"x")
+        LiveHost().replace(str(tmp_path / "b/etc/file"), b"x", None, 0o600)
+        with LiveHost().lock(str(tmp_path / "c/run/lock")):
+            pass
+    finally:
+        os.umask(old)
+    modes = {str(p.relative_to(tmp_path)): stat.S_IMODE(p.stat().st_mode) for p in sorted(tmp_path.rglob("*"))}
+    assert modes == {"a": 0o755, "a/state": 0o700, "a/state/journal": 0o600, "b": 0o755, "b/etc": 0o755, "b/etc/file": 0o600,
+                     "c": 0o755, "c/run": 0o700, "c/run/lock": 0o600}  # fmt: skip
+
+
+def test_a_link_in_place_of_a_lock_or_a_journal_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError) as e:
+        LiveHost().append(str(tmp_path / "link"), b"x")
+    assert e.value.errno == errno.ELOOP and not (tmp_path / "elsewhere").exists()
+    with pytest.raises(OSError) as e, LiveHost().lock(str(tmp_path / "link")):
+        pass
+    assert e.value.errno == errno.ELOOP and not (tmp_path / "elsewhere").exists()
+
+
+def test_a_file_larger_than_can_be_read_is_an_error_not_a_part_of_it(tmp_path: Path) -> None:
+    (tmp_path / "five").write_bytes(b"x" * (5 << 20))
+    assert len(LiveHost().read_bytes(str(tmp_path / "five"))) == 5 << 20
+    assert len(LiveHost().read_bytes(str(tmp_path / "five"), 100)) == 100
+    with (tmp_path / "sparse").open("wb") as f:
+        f.truncate(65 << 20)
+    with pytest.raises(OSError) as e:
+        LiveHost().read(str(tmp_path / "sparse"))
+    assert e.value.errno == errno.EFBIG and e.value.filename == str(tmp_path / "sparse")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_an_error_while_writing_names_the_file() -> None:
+    with pytest.raises(OSError) as e:
+        LiveHost().poke("/dev/full", "1")
+    assert (e.value.errno, e.value.filename) == (errno.ENOSPC, "/dev/full")
