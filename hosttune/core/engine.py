@@ -9,12 +9,13 @@ revert   the journal backwards, each file and value only if it is still what hos
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, replace
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from . import journal
 from .catalogue import finding
-from .host import Host, digest, errname, read_or_none
+from .host import TEMP, Host, bytes_or_none, digest, errname, read_or_none
 from .journal import Entry
 from .model import ERROR, FAIL, OK, SKIP, WARN, Finding, Hint, Knob, Reading, Refused, Step
 from .recording import Unrecorded
@@ -85,38 +86,65 @@ def apply(host: Host, steps: Sequence[Step], knobs: Mapping[str, Knob]) -> List[
     """
     if not steps:
         return []
+    journal.refuse_foreign(host)
     try:
         with host.lock(journal.LOCK):
             return _apply_locked(host, steps, knobs)
     except OSError as e:  # the lock or the journal: nothing was begun
-        raise Refused(
-            "%s: nothing was changed" % errname(e), str(e.filename or journal.STATE), _WAYS_OUT.get(errname(e), "")
-        )
+        raise Refused("%s: nothing was changed" % errname(e), str(e.filename or journal.STATE), _way_out(e))
 
 
 def _apply_locked(host: Host, steps: Sequence[Step], knobs: Mapping[str, Knob]) -> List[Finding]:
     found = recover(host, knobs)
     for step in steps:
         try:
-            _do(host, step, knobs)
+            if _now(host, step, knobs) != step.after:  # else another run was faster
+                _do(host, step, knobs)
+        except _Unclosed as e:
+            found.append(_unclosed(step, e))
         except (OSError, Refused) as e:
             found.append(_failed(step, e))
     return found
+
+
+class _Unclosed(Exception):
+    """The change is made, and what comes after it failed: the read-back, or the journal's last word."""
+
+    def __init__(self, what: str, e: OSError) -> None:
+        self.what, self.error = what, e
+        super().__init__(what)
+
+
+def _unclosed(step: Step, e: _Unclosed) -> Finding:
+    why = "%s%s" % (errname(e.error), " (%s)" % e.error.filename if e.error.filename else "")
+    return finding(
+        "HT906",
+        ERROR,
+        step.target,
+        "was changed, but %s: %s; the next run settles it" % (e.what, why),
+        hint=Hint(_way_out(e.error), "host"),
+    )
 
 
 _WAYS_OUT = {
     "EACCES": "run it as root; on Proxmox VE EACCES under /etc/pve also means: no quorum (pvecm status)",
     "EPERM": "run it as root",
     "EROFS": "the file system is read-only: is this a container?",
-    "ENOSPC": "free space on that file system (df -h)",
+    "ENOSPC": "free space on that file system: df -h %s",
+    "EDQUOT": "free space on that file system: df -h %s",
     "EIO": "look at `systemctl status pve-cluster`",
 }
+
+
+def _way_out(e: OSError) -> str:
+    text = _WAYS_OUT.get(errname(e), "")
+    return text % (e.filename or journal.STATE) if "%s" in text else text
 
 
 def _failed(step: Step, e: Exception) -> Finding:
     if isinstance(e, OSError):
         what = "%s: %s" % (errname(e), e.strerror)
-        hint = Hint(_WAYS_OUT.get(errname(e), ""), "host")
+        hint = Hint(_way_out(e), "host")
         text = "was not written: %s%s" % (what, " (%s)" % e.filename if e.filename else "")
     else:
         hint = Hint(getattr(e, "way_out", ""), "host")
@@ -134,18 +162,30 @@ def _do(host: Host, step: Step, knobs: Mapping[str, Knob], reverts: int = 0) -> 
     try:
         _effect(host, step)
     except (OSError, Refused):
-        journal.end(host, number, "failed")
+        _close(host, number, "failed")
         raise
-    now = _now(host, step, knobs)
+    try:
+        now = _now(host, step, knobs)
+    except OSError as e:
+        raise _Unclosed("it could not be read back", e) from None
     if now != step.after:
-        journal.end(host, number, "failed")
+        _close(host, number, "failed")
         raise Refused(
             "it did not stick: wrote %s, read back %s" % (_short(step.after), _short(now)),
             step.target,
             "the device or the kernel ignores this value; nothing else was changed",
         )
-    journal.end(host, number, "done")
+    try:
+        journal.end(host, number, "done")
+    except OSError as e:
+        raise _Unclosed("the journal could not be closed", e) from None
     return None
+
+
+def _close(host: Host, number: int, event: str) -> None:
+    """Close an entry whose own trouble is the message; where the disk is full too, the next run closes it."""
+    with contextlib.suppress(OSError):
+        journal.end(host, number, event)
 
 
 def _short(value: Optional[str]) -> str:
@@ -188,6 +228,7 @@ def recover(host: Host, knobs: Mapping[str, Knob]) -> List[Finding]:
         if now == entry.step.after:
             journal.end(host, entry.number, "done")
         elif now == entry.step.before:
+            _remove_half(host, entry.step)
             journal.end(host, entry.number, "dropped")
         else:
             journal.end(host, entry.number, "failed")
@@ -205,6 +246,15 @@ def recover(host: Host, knobs: Mapping[str, Knob]) -> List[Finding]:
     return found
 
 
+def _remove_half(host: Host, step: Step) -> None:
+    """A killed run may leave the new file half-written beside the old one."""
+    if step.effect == "replace":
+        half = step.target + TEMP
+        data = bytes_or_none(host, half)
+        if data is not None:
+            host.remove(half, digest(data))
+
+
 def revertible(host: Host, to: int = 0) -> List[Entry]:
     """Done entries after number `to`, newest first: what revert would take back."""
     return [e for e in reversed(journal.entries(host)) if e.state == "done" and e.number > to and not e.reverts]
@@ -219,6 +269,7 @@ def revert(
     """
     steps: List[Step] = []
     found: List[Finding] = []
+    journal.refuse_foreign(host)
     if not revertible(host, to) and not any(e.state == "intent" for e in journal.entries(host)):
         return steps, found
     if dry_run:
@@ -234,9 +285,14 @@ def revert(
                     continue
                 if now != entry.step.after:
                     raise Refused("it is no longer what hosttune wrote", entry.step.target, journal.restore_line(entry))
+                if back.effect == "run" and not back.argv:
+                    raise Refused("what was there before cannot be written again", entry.step.target)
                 _do(host, back, knobs, reverts=entry.number)
-                journal.end(host, entry.number, "reverted")
                 steps.append(back)
+                journal.end(host, entry.number, "reverted")
+            except _Unclosed as e:
+                steps.append(back)
+                found.append(_unclosed(back, e))
             except (OSError, Refused) as e:
                 found.append(_failed(back, e))
     return steps, found

@@ -6,17 +6,21 @@ from __future__ import annotations
 
 import json
 import shlex
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Dict, List
 
 from .host import Host, digest, read_or_none
 from .model import Refused, Step
+from .recording import Unrecorded
 
 STATE = "/var/lib/hosttune"
 JOURNAL = STATE + "/journal.jsonl"
 BACKUP = STATE + "/backup"
 LOCK = STATE + "/lock"
 """Not in /run/lock, which any user may write to: with fs.protected_regular a user's file of that name locks root out."""
+TORN = '{"event": "torn"}'
+"""The line after one that a power loss cut short."""
+ENDS = ("done", "failed", "dropped", "reverted")
 
 
 @dataclass(frozen=True)
@@ -32,31 +36,75 @@ class Entry:
 
 
 def entries(host: Host) -> List[Entry]:
-    """Every change in order. A torn last line (power loss) is left out; any other bad line is Refused with its number."""
-    text = read_or_none(host, JOURNAL) or ""
-    lines = text.splitlines()
-    found: Dict[int, Dict[str, Any]] = {}
+    """Every change in order. A torn line (power loss) is left out; any other bad line is Refused with its number, and so
+    is a journal that somebody else may write to."""
+    refuse_foreign(host)
+    lines = (read_or_none(host, JOURNAL) or "").split("\n")
+    torn = {number for number, line in enumerate(lines) if line == TORN} | {len(lines)}
+    found: Dict[int, Entry] = {}
     for number, line in enumerate(lines, 1):
+        if line in ("", TORN):
+            continue
+        place = "%s:%d" % (JOURNAL, number)
         try:
             row = json.loads(line)
-        except ValueError:
-            if number == len(lines):
+        except (ValueError, RecursionError):
+            if number in torn:
                 continue
+            raise Refused("this line is not JSON", place, "move the file away to start a new journal") from None
+        try:
+            _take(found, row)
+        except (TypeError, KeyError, ValueError):
             raise Refused(
-                "this line is not JSON", "%s:%d" % (JOURNAL, number), "move the file away to start a new journal"
+                "this line is not understood; a newer hosttune may have written it",
+                place,
+                "use that one, or move the file away to start a new journal",
             ) from None
-        if row["event"] == "intent":
-            found[row["entry"]] = dict(row, state="intent")
-        elif row["entry"] in found:
-            found[row["entry"]].update(state=row["event"], at=row["at"])
-    return [
-        Entry(row["entry"], _step(row["step"]), row["state"], row["at"], row.get("backup", ""), row.get("reverts", 0))
-        for row in found.values()
-    ]
+    return list(found.values())
+
+
+def _take(found: Dict[int, Entry], row: Dict[str, Any]) -> None:
+    """Put one line to what is found so far. Raises TypeError, KeyError or ValueError for what this version never wrote."""
+    number, event, at = row["entry"], row["event"], float(row["at"])
+    if event not in ("intent", *ENDS) or isinstance(number, bool) or not isinstance(number, int):
+        raise ValueError(event)
+    if event == "intent":
+        found[number] = Entry(number, _step(row["step"]), event, at, row.get("backup", ""), row.get("reverts", 0))
+    elif number in found:
+        found[number] = replace(found[number], state=event, at=at)
 
 
 def _step(row: Dict[str, Any]) -> Step:
-    return Step(**dict(row, argv=tuple(row.get("argv", ())), undo=tuple(row.get("undo", ()))))
+    step = Step(**dict(row, argv=tuple(row.get("argv", ())), undo=tuple(row.get("undo", ()))))
+    if step.effect not in ("replace", "poke", "run"):
+        raise ValueError(step.effect)
+    return step
+
+
+def refuse_foreign(host: Host) -> None:
+    """Refused when somebody but root, or the caller, may write hosttune's files: a journal holds commands that revert
+    runs, and a link in its folder would lead root's writes elsewhere."""
+    me = host.who().uid
+    for path, kind in ((JOURNAL.rpartition("/")[0], "dir"), (JOURNAL, "file"), (BACKUP, "dir"), (LOCK, "file")):
+        try:
+            seen = host.lstat(path)
+        except (OSError, Unrecorded):
+            continue  # not there yet; or no rights even to look, which reading it will tell
+        wrong = (
+            "it is a %s, not a %s" % (seen.type, kind)
+            if seen.type != kind
+            else "it belongs to user %d" % seen.uid
+            if seen.uid not in (0, me)
+            else "others may write to it (mode %s)" % seen.mode
+            if int(seen.mode, 8) & 0o022
+            else ""
+        )
+        if wrong:
+            way_out = "see who did that, move it away; or, if it is yours: chown root: %s && chmod go-w %s" % (
+                path,
+                path,
+            )
+            raise Refused(wrong + ": it cannot be trusted, and nothing was changed", path, way_out)
 
 
 def begin(host: Host, step: Step, reverts: int = 0) -> int:
@@ -82,7 +130,7 @@ def end(host: Host, number: int, event: str) -> None:
 
 def _write(host: Host, row: Dict[str, Any]) -> None:
     text = read_or_none(host, JOURNAL) or ""
-    start = "\n" if text and not text.endswith("\n") else ""  # a torn line stays alone
+    start = "\n" + TORN + "\n" if text and not text.endswith("\n") else ""
     host.append(JOURNAL, (start + json.dumps(row, sort_keys=True) + "\n").encode("ascii"))
 
 

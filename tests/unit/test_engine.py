@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from hosttune.core import engine, journal
-from hosttune.core.host import Host, LiveHost, read_or_none
+from hosttune.core.host import Host, LiveHost, Ran, read_or_none
 from hosttune.core.model import Knob, Reading, Refused, Step
 
 
@@ -163,6 +164,144 @@ def test_a_torn_last_line_of_the_journal_is_survived(box: Path) -> None:
         f.write('{"event": "int')
     tune(LiveHost(), knobs, "newer")
     assert (box / "a").read_text() == "newer\n"
+
+
+def test_a_torn_line_is_left_out_for_good(box: Path) -> None:
+    """Not only while it is the last one: two runs later it stands in the middle."""
+    knobs = knob(box, "a")
+    for number in range(3):
+        tune(LiveHost(), knobs, "value %d" % number)
+        with open(box / "state/journal.jsonl", "a") as f:
+            f.write('{"event": "int')
+    assert [e.state for e in journal.entries(LiveHost())] == ["done"] * 3
+    steps, findings = engine.revert(LiveHost(), {"HT101": knobs["files"]})
+    assert len(steps) == 3 and findings == [] and not (box / "a").exists()
+
+
+def test_a_long_journal_is_read_whole(box: Path) -> None:
+    """One container config of 1 MiB makes an entry of 2 MiB."""
+    knobs = knob(box, "a")
+    for letter in "abcd":
+        assert tune(LiveHost(), knobs, letter * (1 << 20)).changed
+    assert (box / "state/journal.jsonl").stat().st_size > 6 << 20
+    assert [(e.number, e.state) for e in journal.entries(LiveHost())] == [(n, "done") for n in (1, 2, 3, 4)]
+
+
+@pytest.mark.parametrize("row", [
+    '{"event": "paused", "entry": 1, "at": 1}', '{"event": "done", "at": 1}', "[1]", "7",
+    '{"event": "done", "entry": [], "at": 1}',
+    '{"event": "intent", "entry": 9, "at": 1, "step": {"knob": "HT999", "colour": "red"}}', "[" * 100000,
+    '{"event": "intent", "entry": 9, "at": "x", "step": {}}',
+    '{"event": "intent", "entry": 9, "at": 1, "step": {"knob": "HT101", "subject": "a", "effect": "teleport", "target": "a",'
+    ' "before": "", "after": ""}}',
+])  # fmt: skip
+def test_a_line_of_a_newer_version_is_refused_before_anything_changes(box: Path, row: str) -> None:
+    knobs = knob(box, "a")
+    tune(LiveHost(), knobs)
+    with open(box / "state/journal.jsonl", "a") as f:
+        f.write(row + "\n" + '{"at": 1, "entry": 1, "event": "done"}\n')
+    host = LiveHost()
+    for attempt in (lambda: tune(host, knobs, "newer"), lambda: engine.revert(host, {"HT101": knobs["files"]})):
+        with pytest.raises(Refused, match=r"journal.jsonl:3"):
+            attempt()
+    assert (box / "a").read_text() == "new\n" and all(e["effect"] == "lock" for e in host.effects)
+
+
+@pytest.mark.parametrize("what", ["state is another's", "state is open", "state is a link", "journal is open",
+                                  "journal is a link", "journal is another's", "backup is a link", "lock is a link"])  # fmt: skip
+def test_a_journal_that_others_can_write_is_not_believed(box: Path, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It holds commands that revert would run as root, and links in its folder would lead root's writes elsewhere."""
+    monkeypatch.setattr(journal, "LOCK", str(box / "state/lock"))
+    (box / "a").write_text("old\n")
+    knobs = knob(box, "a")
+    tune(LiveHost(), knobs)
+    paths = {"state": "state", "journal": "state/journal.jsonl", "backup": "state/backup", "lock": "state/lock"}
+    path = box / paths[what.split()[0]]
+    if what.endswith("open"):
+        path.chmod(0o777)
+    elif what.endswith("link"):
+        path.rename(box / "elsewhere")
+        path.symlink_to(box / "elsewhere")
+    elif os.geteuid() != 0:
+        pytest.skip("only root can give a file away")
+    else:
+        os.chown(path, 1000, 1000)
+    host = LiveHost()
+    for attempt in (lambda: tune(host, knobs, "newer"), lambda: engine.revert(host, {"HT101": knobs["files"]}),
+                    lambda: journal.entries(host)):  # fmt: skip
+        with pytest.raises(Refused, match="cannot be trusted") as refused:
+            attempt()
+        assert refused.value.where == str(path)
+    assert host.effects == [] and (box / "a").read_text() == "new\n"
+
+
+def test_a_disk_that_is_full_when_the_change_is_made_does_not_call_it_undone(box: Path) -> None:
+    (box / "a").write_text("old\n")
+    knobs = knob(box, "a")
+
+    class Full(LiveHost):
+        def append(self, path: str, data: bytes) -> None:
+            if b"intent" not in data:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+            super().append(path, data)
+
+    done = tune(Full(), knobs)
+    (told,) = [f for f in done.findings if f.status == "error"]
+    assert (
+        told.id == "HT906"
+        and "was changed" in told.summary
+        and "ENOSPC" in told.summary
+        and "journal" in told.hint.command
+    )
+    assert done.changed and (box / "a").read_text() == "new\n"
+    steps, findings = engine.revert(LiveHost(), {"HT101": knobs["files"]})
+    assert findings == [] and (box / "a").read_text() == "old\n", "the next run has settled it"
+
+
+def test_what_another_run_has_done_meanwhile_is_not_done_again(box: Path) -> None:
+    (box / "a").write_text("old\n")
+    knobs = knob(box, "a")
+    _, steps = engine.plan(knobs["files"], LiveHost(), "new")
+    tune(LiveHost(), knobs)
+    late = LiveHost()
+    assert engine.apply(late, steps, {"HT101": knobs["files"]}) == []
+    assert [e["effect"] for e in late.effects] == ["lock"] and len(journal.entries(LiveHost())) == 1
+
+
+def test_a_half_written_file_of_a_killed_run_is_taken_away(box: Path) -> None:
+    (box / "a").write_text("old\n")
+    knobs = knob(box, "a")
+
+    class Dying(LiveHost):
+        def replace(self, path: str, data: bytes, expect: str | None, mode: int = 0o644) -> None:
+            if path == str(box / "a"):
+                Path(path + ".hosttune.tmp").write_bytes(data[:2])
+                raise Killed
+            super().replace(path, data, expect, mode)
+
+    with pytest.raises(Killed):
+        tune(Dying(), knobs)
+    engine.revert(LiveHost(), {"HT101": knobs["files"]})
+    assert list(box.glob("*.tmp")) == []
+    assert (box / "a").read_text() == "old\n"
+
+
+def test_a_register_whose_old_value_cannot_be_written_again_is_named_by_revert(box: Path) -> None:
+    def read(host: Host) -> dict[str, Reading]:
+        return {"gpu": Reading((read_or_none(host, str(box / "reg")) or "a reserved code").strip())}
+
+    def step(host: Host, subject: str, have: str, want: str) -> Step:
+        return Step("HT101", subject, "run", "gpu MaxReadReq", have, want, ("tee", str(box / "reg")), ())
+
+    class Tee(LiveHost):
+        def execute(self, argv: Sequence[str], timeout: float = 60) -> Ran:
+            assert argv, "an empty command"
+            return self.run(argv, timeout, b"4096")
+
+    made = replace(knob(box, "a")["files"], read=read, step=step)
+    assert engine.tune(Tee(), {"files": "4096"}, {"files": made}, {"HT101": made}, False).changed
+    steps, (found,) = engine.revert(Tee(), {"HT101": made})
+    assert steps == [] and "cannot be written again" in found.summary
 
 
 def test_a_spoilt_journal_is_named_with_its_line(box: Path) -> None:
