@@ -21,6 +21,8 @@ COMMANDS = {
     "lxc": "device access of LXC containers",
     "stage": "models into memory, verified, and seen by containers",
     "bench": "measure a running engine by a plan, and report",
+    "unit": "inference engines as systemd units",
+    "preflight": "go or no-go before anything is measured",
     "explain": "the page of a finding",
     "list": "every knob and finding",
 }

@@ -6,9 +6,9 @@ from __future__ import annotations
 import click
 
 from ..core import engine
-from ..core.host import LiveHost
 from ..core.knobs import BY_ID
 from ..core.model import Report
+from ..core.place import Reaching
 from .output import Output, reporting
 
 
@@ -25,7 +25,7 @@ from .output import Output, reporting
 @reporting
 def command(to: int, dry_run: bool, output: Output) -> int:
     """Take back every change, newest first, byte for byte. What somebody else changed since is left alone and named."""
-    host = LiveHost()
+    host = Reaching()
     steps, findings = engine.revert(host, BY_ID, to, dry_run)
     return output.emit(
         Report(

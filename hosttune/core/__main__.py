@@ -49,7 +49,14 @@ def examine(request: Request) -> Dict[str, Any]:
     return whole(LiveHost(), request.get("containers", {}), declared_of(request.get("declared", {})))
 
 
-OPS: Dict[str, Callable[[Request], Any]] = {"ping": ping, "child": child, "survey": survey, "examine": examine}
+def unit(request: Request) -> Dict[str, Any]:
+    """One of hosttune's own systemd units on this machine: see, place, start, stop (units.py)."""
+    from . import units
+
+    return units.serve(LiveHost(), request)
+
+
+OPS: Dict[str, Callable[[Request], Any]] = {"ping": ping, "child": child, "survey": survey, "examine": examine, "unit": unit}
 
 
 def answer(request: Request) -> Tuple[int, Dict[str, Any]]:

@@ -22,6 +22,7 @@ class Entry(NamedTuple):
 
 CATALOGUE: Dict[str, Entry] = {
     "HT101": Entry("numa-balancing", "performance", "automatic NUMA balancing is off, now and after the next boot"),
+    "HT102": Entry("boot-units", "correctness", "hosttune's boot units are there and enabled"),
     "HT201": Entry("pcie-max-read-request", "performance", "each GPU's PCIe MaxReadReq is the wanted one"),
     "HT301": Entry("gpu-absent", "correctness", "an NVIDIA GPU is on the PCI bus"),
     "HT302": Entry("nvidia-module-not-loaded", "correctness", "the nvidia kernel module is loaded"),
@@ -79,11 +80,22 @@ CATALOGUE: Dict[str, Entry] = {
     "HT806": Entry("bench-rate-impossible", "correctness", "times and rates are possible ones"),
     "HT807": Entry("bench-not-as-planned", "correctness", "prompts are as long and as new as planned, none preempted"),
     "HT808": Entry("bench-arms-not-comparable", "correctness", "arms were measured under the circumstances of the baseline"),
+    "HT601": Entry("engine-unit", "correctness", "each engine's unit is as declared"),
+    "HT602": Entry("engine-not-launchable", "correctness", "all that an engine's start needs is there"),
+    "HT603": Entry("unit-misread", "correctness", "systemd reads each unit as it was meant"),
+    "HT604": Entry("nccl-variable", "correctness", "every NCCL variable is one that NCCL reads, with a value it understands"),
+    "HT605": Entry("engine-not-healthy", "correctness", "each engine runs and answers"),
+    "HT606": Entry("engine-died", "correctness", "no engine died at its last start"),
+    "HT607": Entry("port-taken", "correctness", "no other process has an engine's port"),
+    "HT608": Entry("gpu-busy", "correctness", "no other process computes on an engine's GPUs"),
+    "HT609": Entry("results-no-room", "correctness", "there is room for results"),
+    "HT610": Entry("engine-restart-pending", "correctness", "each engine runs from the unit that is declared now"),
     "HT901": Entry("ignore-unused", "hygiene", "every ignore still matches something and has not run out"),
     "HT902": Entry("not-recorded", "hygiene", "the recording holds all that was asked"),
     "HT903": Entry("could-not-tell", "correctness", "hosttune could see what it needs to judge"),
     "HT904": Entry("no-python-inside", "correctness", "the container has Python 3.9 or newer"),
     "HT905": Entry("asked-unprotected", "hygiene", "CUDA was asked without letting it repair nodes"),
+    "HT907": Entry("command-missing", "correctness", "the hosttune command is on the machine where its work needs it"),
     "HT906": Entry("interrupted-change", "hygiene", "no change of hosttune was cut short"),
 }
 

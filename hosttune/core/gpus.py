@@ -24,6 +24,16 @@ def minors(host: Host) -> Dict[str, int]:
     return out
 
 
+def uuids(host: Host) -> Dict[str, str]:
+    """{bdf: GPU UUID}; a GPU that was not used since the boot shows question marks, and is left out."""
+    out = {}
+    for bdf in list_or_empty(host, FOLDER):
+        found = re.search(r"^GPU UUID:\s*(GPU-[0-9a-f-]+)\s*$", host.read("%s/%s/information" % (FOLDER, bdf)), re.MULTILINE)
+        if found:
+            out[bdf] = found.group(1)
+    return out
+
+
 def chosen(host: Host, gpus: str) -> Optional[Tuple[int, ...]]:
     """The minors that a declaration means, None for all. Refused for a node without GPUs."""
     if gpus == "all":

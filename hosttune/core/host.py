@@ -98,6 +98,10 @@ class Host:
     effects: List[Dict[str, Any]]
     """What was written through this door, in order. Empty means that nothing was."""
 
+    def reaches(self, target: str) -> bool:
+        """Whether a step's target lies behind this door. Files in containers ("ct:200:/path") do so only for place.Reaching."""
+        return not target.startswith("ct:")
+
     # ---- questions
     def read(self, path: str) -> str:
         """A text file, bytes that are not UTF-8 kept by surrogateescape. Raises OSError."""

@@ -137,6 +137,11 @@ def _write(host: Host, row: Dict[str, Any]) -> None:
 def restore_line(entry: Entry) -> str:
     """One shell line that puts the old state back without hosttune."""
     step = entry.step
+    if step.target.startswith("ct:"):
+        _, ct_id, path = step.target.split(":", 2)
+        if step.before is None:
+            return shlex.join(["lxc-attach", "-n", ct_id, "--", "rm", path])
+        return "lxc-attach -n %s -- tee %s < %s" % (ct_id, shlex.quote(path), shlex.quote(entry.backup))
     if step.effect == "replace" and step.before is None:
         return shlex.join(["rm", step.target])
     if step.effect == "replace":

@@ -17,8 +17,8 @@ from .model import Refused
 PATH = "/etc/hosttune/profile.json"
 
 KNOB_PROFILES: Dict[str, Dict[str, str]] = {
-    "pcie-inference": {"pcie-max-read-request": "4096", "numa-balancing": "0"},
-    "conservative": {"numa-balancing": "0"},
+    "pcie-inference": {"pcie-max-read-request": "4096", "numa-balancing": "0", "boot-units": "on"},
+    "conservative": {"numa-balancing": "0", "boot-units": "on"},
     "report-only": {},
 }
 """Named sets of wants. pcie-inference: the values that the founding machine ran with."""
@@ -88,6 +88,7 @@ class Listed:
 
 
 _GPUS = r"all|numa:\d+|\d+(,\d+)*"
+_ENGINE_GPUS = _GPUS + r"|none|GPU-[0-9a-f-]+(,GPU-[0-9a-f-]+)*"
 _MACHINE = r"host|ct:[A-Za-z0-9][A-Za-z0-9._-]*"
 
 SPEC = Record(
@@ -149,15 +150,39 @@ SPEC = Record(
                 "one engine",
                 {
                     "in": Text("where it runs", "host", pattern=_MACHINE, says="host or ct:200"),
-                    "engine": Text("which one", choices=("sglang", "vllm", "llama.cpp")),
-                    "venv": Text("its virtual environment", "", pattern=r"(/.+)?", says="an absolute path"),
-                    "model": Text("a name from models"),
+                    "engine": Text("which one", choices=("sglang", "vllm", "llama.cpp", "xllamacpp")),
+                    "venv": Text(
+                        "its virtual environment (llama.cpp: the folder above bin/llama-server)",
+                        "", pattern=r"(/[^\x00-\x1f]+)?", says="an absolute path",
+                    ),  # fmt: skip
+                    "model": Text(
+                        "a name from models, a file of one (NAME/FILE.gguf), or an absolute path",
+                        pattern=r"[^\x00-\x1f]+", says="a name from models, NAME/FILE or an absolute path",
+                    ),  # fmt: skip
                     "tp": Number("tensor parallel size", 1, 64, 1),
-                    "gpus": Text("which GPUs it uses", "all", pattern=_GPUS, says='all, "0,1" (minors) or "numa:0"'),
+                    "gpus": Text(
+                        "which GPUs it uses", "all", pattern=_ENGINE_GPUS,
+                        says='all, "0,1" (minors), "numa:0", GPU-UUIDs, or none',
+                    ),  # fmt: skip
+                    "listen": Text("the address it serves on", "127.0.0.1", pattern=r"[0-9a-f.:]+", says="an IP address"),
                     "port": Number("the port it serves on", 1, 65535),
-                    "user": Text("the user it runs as", "root"),
-                    "nccl": Text("a named set of NCCL variables", ""),
-                    "args": Texts("more arguments of the engine"),
+                    "user": Text("the user it runs as", "root", pattern=r"[a-z_][a-z0-9_-]*", says="a user's name"),
+                    "nccl": Text("a named set of NCCL variables; those in env are laid over it", ""),
+                    "args": Texts('more arguments of the engine; "" is a switch, "secret:NAME" the path of a secret'),
+                    "env": Texts('more variables; "secret:NAME" is the path of a secret'),
+                    "secrets": Texts("files of mode 0600 where it runs, given to the engine by LoadCredential, by name"),
+                    "memlock": Text(
+                        "how much memory it may lock", "infinity", pattern=r"infinity|\d+[KMGT]?", says="infinity or bytes (8G)"
+                    ),
+                    "affinity": Text(
+                        "auto: if its GPUs are of one NUMA node, its CPUs and memory are of that node too",
+                        "auto", ("auto", "none"),
+                    ),  # fmt: skip
+                    "restart": Text(
+                        "whether systemd starts it again when it dies; a benchmark wants never",
+                        "never", ("never", "on-failure"),
+                    ),  # fmt: skip
+                    "wait": Number("seconds until it must answer after a start", 1, 86400, 1800),
                 },
                 ("engine", "model", "port"),
             ),
@@ -211,7 +236,10 @@ class Ignore:
 
 @dataclass(frozen=True)
 class Profile:
-    """A validated profile. knobs: None when it says nothing of them, {} when it wants none (report-only). models, engines and bench stay plain: their rooms read them."""
+    """A validated profile. knobs: None when it says nothing of them, {} when it wants none (report-only).
+
+    models, engines and bench stay plain: their rooms read them. plain: the whole of it as it was given.
+    """
 
     mode: str = "plan"
     knobs: Optional[Mapping[str, str]] = None
@@ -220,6 +248,7 @@ class Profile:
     engines: Mapping[str, Any] = field(default_factory=dict)
     bench: Mapping[str, Any] = field(default_factory=dict)
     ignore: Tuple[Ignore, ...] = ()
+    plain: Mapping[str, Any] = field(default_factory=dict)
 
 
 def validate(data: Any, where: str = "hosttune", knobs: Tuple[str, ...] = ()) -> Profile:
@@ -251,6 +280,7 @@ def validate(data: Any, where: str = "hosttune", knobs: Tuple[str, ...] = ()) ->
         plain.get("engines", {}),
         plain.get("bench", {}),
         tuple(Ignore(**i) for i in plain.get("ignore", ())),
+        dict(data or {}),
     )
 
 

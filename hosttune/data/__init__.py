@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from importlib.resources import files
 from typing import Any
@@ -23,3 +24,14 @@ def machine(name: str) -> dict[str, Any]:
         raise Refused("no such base machine: %s (known: %s)" % (name, ", ".join(known)), "base")
     data: dict[str, Any] = json.loads((folder / (name + ".json")).read_text(encoding="utf-8"))
     return data
+
+
+def template(name: str) -> str:
+    """The text of a jinja2 template of templates/."""
+    return (files(__package__) / "templates" / name).read_text(encoding="utf-8")
+
+
+def table(name: str) -> list[dict[str, str]]:
+    """The rows of a CSV table of this folder, each by column name; lines that begin with # say where it is from."""
+    text = (files(__package__) / name).read_text(encoding="utf-8")
+    return list(csv.DictReader(line for line in text.splitlines() if not line.startswith("#")))

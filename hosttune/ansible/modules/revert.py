@@ -82,14 +82,14 @@ lines:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils.core import engine, host, knobs, model, task
+from ..module_utils.core import engine, knobs, model, place, task
 
 SPEC = {"to": {"type": "int", "default": 0}}
 
 
 def main() -> None:
     module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
-    door = host.LiveHost()
+    door = place.Reaching()
     try:
         steps, findings = engine.revert(door, knobs.BY_ID, module.params["to"], module.check_mode)
     except (model.Refused, OSError) as e:

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # For the type checker only: in the collection, plugins/module_utils/core is a link to hosttune/core.
+from hosttune.core import boot as boot
 from hosttune.core import engine as engine
 from hosttune.core import examine as examine
 from hosttune.core import gpus as gpus
 from hosttune.core import host as host
 from hosttune.core import knobs as knobs
 from hosttune.core import model as model
+from hosttune.core import place as place
 from hosttune.core import profile as profile
 from hosttune.core import task as task

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Engines on the real thing: systemd in a native container, a real OpenAI-compatible server, and its deaths."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hosttune.core import engine as changes
+from hosttune.core import journal
+from hosttune.core.model import Report
+from hosttune.core.place import Reaching
+from hosttune.serve import quote, see, start
+from hosttune.serve.wait import wait
+from tests.kernel import serving
+from tests.kernel.conftest import MakeContainer, _cannot
+from tests.kernel.container import Container
+from tests.kernel.fake_tree import FakeTrees
+from tests.kernel.serving import MODEL, PORT, profile
+
+UNIT = "hosttune-tiny.service"
+NASTY = [
+    "", " ", "a b", "100%", "%n %Z %%", "$HOME ${HOME} $$", "back\\slash", "\\n \\x41 \\q", "end\\", 'say "hi"', "it's", "';'", ";",
+    "#no comment", "; neither", "ünïcödé ✓ 日本", '{"a": [1, "%d", "$x"], "b": {"c": "\\"q\\""}}', "a=b=c", "-x", "@-:+!", "~", "*?[a]",
+    "`id` $(id) | & < >", "'", '"', "\\", "secret", "tab?",
+]  # fmt: skip
+
+
+@pytest.fixture
+def own_state() -> Iterator[None]:
+    """A journal of the test's own."""
+    fake = FakeTrees()
+    was_there = Path(journal.STATE).exists()
+    Path(journal.STATE).mkdir(mode=0o700, parents=True, exist_ok=True)
+    fake.folder(journal.STATE, {})
+    yield
+    fake.undo()
+    if not was_there:
+        shutil.rmtree(journal.STATE)
+
+
+@pytest.fixture
+def ct(lxc: None, make_container: MakeContainer, own_state: None) -> Container:
+    package = serving.package()
+    if package is None:
+        _cannot("not installed: xllamacpp; scripts/setup installs it")
+    return serving.container(make_container, package)
+
+
+def statuses(report: Report) -> dict[str, str]:
+    return {f.id: f.status for f in report.findings if f.status != "ok"}
+
+
+def completion(ct: Container) -> dict[str, object]:
+    ask = (
+        "import http.client, json; c = http.client.HTTPConnection('127.0.0.1', %d); c.request('POST', '/v1/completions',"
+        " json.dumps({'model': 'tiny', 'prompt': 'def', 'max_tokens': 4, 'ignore_eos': True}),"
+        " {'Content-Type': 'application/json'}); print(c.getresponse().read().decode())" % PORT
+    )
+    told: dict[str, object] = json.loads(ct.attach("python3", "-c", ask).stdout)
+    return told
+
+
+def property_of(ct: Container, name: str) -> str:
+    return ct.attach("systemctl", "show", UNIT, "-p", name, "--value").stdout.strip()
+
+
+def test_an_engine_is_started_answers_and_a_second_start_changes_nothing(ct: Container) -> None:
+    p = profile(ct)
+    planned = start.start(Reaching(), p, "tiny", dry_run=True)
+    assert [s.target.rpartition("/")[2] for s in planned.steps] == ["xllamacpp_server.py", UNIT] and planned.actions
+    assert planned.effects == () and "not-found" in property_of(ct, "LoadState")
+
+    done = start.start(Reaching(), p, "tiny")
+    assert statuses(done) == {} and done.changed, done.findings
+    lines: list[str] = []
+    waited = wait(Reaching(), p, "tiny", tell=lines.append)
+    assert statuses(waited) == {}, waited.findings
+    assert any("Started hosttune-tiny" in line for line in lines), lines
+    told = completion(ct)
+    assert told["usage"] == {**told["usage"], "completion_tokens": 4}, told  # type: ignore[dict-item]
+
+    invocation = property_of(ct, "InvocationID")
+    host = Reaching()
+    again = start.start(host, p, "tiny")
+    assert not again.changed and host.effects == [] and statuses(again) == {}, again.findings
+    seen = see.see(Reaching(), p, "tiny", health=True)
+    assert [f.status for f in [*see.verified(seen), *see.running(seen)]] == ["ok", "ok"]
+    assert property_of(ct, "InvocationID") == invocation
+
+    entries = journal.entries(host)
+    assert [e.state for e in entries] == ["done", "done"] and entries[0].step.target.startswith("ct:%s:" % ct.name)
+
+
+def test_a_changed_declaration_is_written_but_restarts_nothing_until_asked(ct: Container) -> None:
+    start.start(Reaching(), profile(ct), "tiny")
+    wait(Reaching(), profile(ct), "tiny")
+    pid = property_of(ct, "MainPID")
+    other = profile(ct, env={"EXTRA": "1"})
+    done = start.start(Reaching(), other, "tiny")
+    assert statuses(done) == {"HT610": "warn"} and property_of(ct, "MainPID") == pid
+    planned = start.restart(Reaching(), other, "tiny", dry_run=True)
+    assert any(pid in loss for action in planned.actions for loss in action.destroys)
+    assert property_of(ct, "MainPID") == pid
+    done = start.restart(Reaching(), other, "tiny")
+    assert statuses(done) == {} and property_of(ct, "MainPID") not in (pid, "0"), done.findings
+
+    ended = start.stop(Reaching(), other, "tiny")
+    assert ended.changed and property_of(ct, "ActiveState") == "inactive"
+    assert not start.stop(Reaching(), other, "tiny").changed
+
+
+def test_a_killed_engine_is_shown_with_how_it_ended(ct: Container) -> None:
+    start.start(Reaching(), profile(ct), "tiny")
+    wait(Reaching(), profile(ct), "tiny")
+    ct.attach("kill", "-9", property_of(ct, "MainPID"))
+    told = wait(Reaching(), profile(ct), "tiny")
+    (f,) = told.findings
+    assert f.id == "HT606" and "SIGKILL" in f.summary and f.evidence, f
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"args": {"no_such": "1"}}, "does not know an argument"),
+        ({"model": "tiny/bad.gguf"}, "could not be loaded"),
+    ],
+)
+def test_an_engine_that_dies_while_it_loads_says_why(ct: Container, change: dict[str, str], words: str) -> None:
+    (ct.rootfs / "srv/models/tiny/bad.gguf").write_bytes(b"GGUF" + bytes(100))
+    p = profile(ct, **change)
+    start.start(Reaching(), p, "tiny")
+    (f,) = wait(Reaching(), p, "tiny").findings
+    assert f.id == "HT606" and words in f.summary and f.proof == "proved", f
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"model": "tiny/absent.gguf"}, "the model is not there"),
+        ({"venv": "/opt/absent"}, "program is not there"),
+        ({"user": "nobody-of-that-name"}, "there is no user"),
+        ({"secrets": {"key": "/etc/absent"}}, "the secret key is not there"),
+    ],
+)
+def test_a_start_that_cannot_work_is_refused_before_anything_is_written(
+    ct: Container, change: dict[str, str], words: str
+) -> None:
+    host = Reaching()
+    done = start.start(host, profile(ct, **change), "tiny")
+    assert [f.id for f in done.findings if f.status == "fail"] == ["HT602"] and words in str(done.findings)
+    assert not done.changed and host.effects == [] and property_of(ct, "LoadState") == "not-found"
+
+
+def test_a_port_that_another_has_is_named_with_its_owner(ct: Container) -> None:
+    serve = "import socket, time; s = socket.create_server(('127.0.0.1', %d)); time.sleep(60)" % PORT
+    ct.attach("systemd-run", "--unit=squatter", "python3", "-c", serve)
+    pid = ct.attach("systemctl", "show", "squatter", "-p", "MainPID", "--value").stdout.strip()
+    while not see.see(Reaching(), profile(ct), "tiny").told["port"]["listens"]:
+        pass
+    host = Reaching()
+    done = start.start(host, profile(ct), "tiny")
+    (f,) = [f for f in done.findings if f.status == "fail"]
+    assert f.id == "HT607" and "python3 %s" % pid in f.summary and host.effects == []
+
+
+def test_revert_takes_the_files_out_of_the_container_again(ct: Container) -> None:
+    start.start(Reaching(), profile(ct), "tiny")
+    start.stop(Reaching(), profile(ct), "tiny")
+    assert (ct.rootfs / "etc/systemd/system" / UNIT).exists()
+    steps, failed = changes.revert(Reaching(), {})
+    assert len(steps) == 2 and failed == []
+    assert not (ct.rootfs / "etc/systemd/system" / UNIT).exists()
+    assert property_of(ct, "LoadState") == "not-found", "systemd was not told"
+
+
+def test_what_a_process_gets_is_what_was_declared(ct: Container) -> None:
+    """The property behind all quoting: argv and environ of a real process, against what went in."""
+    show = "import json, os, sys; json.dump([sys.argv[1:], dict(os.environ)], open('/run/shown', 'w'))"
+    env = {"V%d" % n: text for n, text in enumerate(NASTY)}
+    lines = "".join("Environment=%s\n" % quote.environment(k, v) for k, v in env.items())
+    argv = ["/usr/bin/python3", "-c", show, *NASTY]
+    text = "[Service]\nType=oneshot\n%sExecStart=%s\n" % (lines, quote.command(argv))
+    (ct.rootfs / "etc/systemd/system/shown.service").write_text(text)
+    silent = ct.attach("systemd-analyze", "verify", "--man=no", "shown.service")
+    assert silent.returncode == 0 and silent.stderr == ""
+    done = ct.attach("systemctl", "start", "shown.service")
+    assert done.returncode == 0, done.stderr
+    words, environ = json.loads(ct.attach("cat", "/run/shown").stdout)
+    assert words == NASTY
+    assert {k: environ.get(k) for k in env} == env
+    told = quote.read_back(ct.attach("systemctl", "show", "shown.service", "-p", "Environment", "--value").stdout)
+    assert told == env
+
+
+def test_a_secret_reaches_the_engine_as_a_file_and_nothing_else(ct: Container) -> None:
+    secret = ct.rootfs / "etc/engine-key"
+    secret.write_text("s3cr3t")
+    secret.chmod(0o600)
+    p = profile(ct, env={"KEY_FILE": "secret:key"}, secrets={"key": "/etc/engine-key"})
+    done = start.start(Reaching(), p, "tiny")
+    assert statuses(done) == {}, done.findings
+    wait(Reaching(), p, "tiny")
+    pid = property_of(ct, "MainPID")
+    environ = ct.attach("cat", "/proc/%s/environ" % pid).stdout.split("\0")
+    (path,) = [item.partition("=")[2] for item in environ if item.startswith("KEY_FILE=")]
+    assert ct.attach("nsenter", "-t", pid, "-m", "cat", path).stdout == "s3cr3t"
+    assert "s3cr3t" not in str(journal.entries(Reaching())) + " ".join(environ) + ct.attach("systemctl", "cat", UNIT).stdout
+
+
+def test_the_model_is_what_its_path_says(ct: Container) -> None:
+    assert ct.attach("head", "-c", "4", MODEL).stdout == "GGUF"
