@@ -9,12 +9,13 @@ revert   the journal backwards, each file and value only if it is still what hos
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, replace
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from . import corezip, journal
 from .catalogue import finding
-from .host import Host, bytes_or_none, digest, errname, read_or_none
+from .host import TEMP, Host, bytes_or_none, digest, errname, read_or_none
 from .journal import Entry
 from .model import ERROR, FAIL, OK, SKIP, WARN, Finding, Hint, Knob, Reading, Refused, Step
 from .recording import Unrecorded
