@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import click
 
-from ..core import engine
+from ..core import boot, engine
 from ..core.host import LiveHost
-from ..core.knobs import BY_ID, KNOBS
 from ..core.model import Report
 from .output import Output, reporting
 from .profile import load, profile_option
@@ -21,8 +20,9 @@ from .profile import load, profile_option
 def command(knobs: tuple[str, ...], dry_run: bool, profile_path: str | None, output: Output) -> int:
     """Make the settings of this host as wanted: shown, backed up, written, read back, journalled."""
     profile, host = load(profile_path), LiveHost()
-    wants = engine.wants_of(knobs, profile.knobs, KNOBS)
-    done = engine.tune(host, wants, KNOBS, BY_ID, dry_run)
+    by_name, by_id = boot.with_profile(profile)
+    wants = engine.wants_of(knobs, profile.knobs, by_name)
+    done = engine.tune(host, wants, by_name, by_id, dry_run)
     return output.emit(
         Report(
             "apply",

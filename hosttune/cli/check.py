@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import click
 
-from ..core import engine
+from ..core import boot, engine
 from ..core.host import LiveHost
-from ..core.knobs import KNOBS
 from ..core.model import Report
 from .output import Output, reporting
 from .profile import load, profile_option
@@ -20,6 +19,7 @@ from .profile import load, profile_option
 def command(knobs: tuple[str, ...], profile_path: str | None, output: Output) -> int:
     """Compare the settings of this host with what is wanted. Changes nothing."""
     profile, host = load(profile_path), LiveHost()
-    wants = engine.wants_of(knobs, profile.knobs or None, KNOBS)
-    findings = [f for name, want in wants.items() for f in engine.check(KNOBS[name], host, want)]
+    by_name, _ = boot.with_profile(profile)
+    wants = engine.wants_of(knobs, profile.knobs or None, by_name)
+    findings = [f for name, want in wants.items() for f in engine.check(by_name[name], host, want)]
     return output.emit(Report("check", host.uname()[0], findings=tuple(findings), effects=tuple(host.effects)), profile)

@@ -10,6 +10,7 @@ memory and imports from it. Data never stands in argv, where every user of that 
 
 from __future__ import annotations
 
+import ast
 import functools
 import io
 import json
@@ -63,9 +64,13 @@ def build() -> bytes:
     It is made of the running copy, also when that copy lies in a zip itself (an Ansible module, a zipapp): the core can
     always send itself on, from a controller to a host and from there into a container.
     """
+    return _zip(sorted(_sources()))
+
+
+def _zip(sources: List[Tuple[str, bytes]]) -> bytes:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, data in sorted(_sources()):
+        for name, data in sources:
             entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
             entry.compress_type = zipfile.ZIP_DEFLATED
             entry.external_attr = 0o644 << 16
@@ -77,6 +82,39 @@ def stdin(request: Mapping[str, Any]) -> bytes:
     """All that the bootstrap reads: length, zip, request."""
     code = build()
     return b"%d\n" % len(code) + code + json.dumps(request).encode("ascii")
+
+
+@functools.lru_cache(maxsize=None)
+def archive() -> bytes:
+    """The part of the core that a boot needs, as a program: `python3 -I FILE knobs`.
+
+    Only what boot.py imports, directly or not, so that every copy of the core makes the same bytes: Ansible bundles no more
+    than a module's own imports.
+    """
+    head = [("__main__.py", b"import sys\n\nfrom hosttune.core.boot import main\n\nsys.exit(main(sys.argv[1:]))\n")]
+    here = dict(_sources())
+    return _zip(
+        head + [(name, here[name]) for name in ["hosttune/__init__.py", *closure("hosttune/core/boot.py", here)]]
+    )
+
+
+def closure(start: str, sources: Mapping[str, bytes]) -> List[str]:
+    """Every file that a file of `sources` imports by relative imports, wherever in it they stand, itself included."""
+    found: List[str] = []
+    waiting = [start]
+    while waiting:
+        name = waiting.pop()
+        if name in found or name not in sources:
+            continue
+        found.append(name)
+        package = name.split("/")[:-1]
+        waiting += ["/".join(package[:depth]) + "/__init__.py" for depth in range(2, len(package) + 1)]
+        for node in ast.walk(ast.parse(sources[name])):
+            if isinstance(node, ast.ImportFrom) and node.level:
+                base = package[: len(package) - node.level + 1] + (node.module.split(".") if node.module else [])
+                names = [base] + [base + [alias.name] for alias in node.names]
+                waiting += ["/".join(parts) + end for parts in names for end in (".py", "/__init__.py")]
+    return sorted(found)
 
 
 def _sources() -> Iterator[Tuple[str, bytes]]:

@@ -72,6 +72,8 @@ class Step:
                      through surrogateescape, so any file survives.
             poke:    `target` is a /proc or /sys file, the value is written as it is.
             run:     `argv` makes it so, `undo` takes it back; read back through the knob's own `read`.
+            code:    `target` is a file that holds hosttune's own core, `before`/`after` its digest ("sha256:...").
+    mode: of a file that is not there yet.
     """
 
     knob: str
@@ -83,6 +85,7 @@ class Step:
     argv: Tuple[str, ...] = ()
     undo: Tuple[str, ...] = ()
     lock: str = ""
+    mode: int = 0o644
 
     def as_diff(self) -> Dict[str, str]:
         """The shape that Ansible's --diff prints."""

@@ -6,10 +6,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import List, Mapping
 
-from . import container, engine, journal
+from . import boot, container, engine, journal
 from .catalogue import finding
 from .host import Host, errname
-from .knobs import KNOBS
 from .lxc import outlook, store, sync
 from .lxc.needs import Wanted
 from .model import ERROR, WARN, Action, Finding, Hint, Refused, Report, Step
@@ -22,8 +21,9 @@ def status(host: Host, profile: Profile) -> Report:
     findings: List[Finding] = []
     steps: List[Step] = []
     actions: List[Action] = []
-    for name, want in (profile.knobs or dict.fromkeys(KNOBS, "")).items():
-        found, more = engine.plan(KNOBS[name], host, want)
+    by_name, _ = boot.with_profile(profile)
+    for name, want in engine.wants_of((), profile.knobs or None, by_name).items():
+        found, more = engine.plan(by_name[name], host, want)
         findings += found
         steps += more
     for ct_id, wanted in _containers(host, profile).items():

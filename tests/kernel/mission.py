@@ -84,13 +84,13 @@ def broken(libraries: StandIn, gpus: int = 8, uvm: int = 511, name: str | None =
     shutil.copy(libraries.folder / "driver-opens.so", container.rootfs / PRELOAD.lstrip("/"))
     (container.rootfs / "etc/ld.so.preload").write_text(PRELOAD + "\n")
     env = {"LD_LIBRARY_PATH": str(libraries.folder), "LD_PRELOAD": str(libraries.folder / "driver-opens.so")}
-    made = Mission(trees, nodes, libraries, container, env, numa, bus, private_state())
+    host = Mission(trees, nodes, libraries, container, env, numa, bus, private_state())
     try:
         container.start(booted=True)
     except RuntimeError:
-        made.undo()
+        host.undo()
         raise
-    return made
+    return host
 
 
 def private_state() -> list[str]:

@@ -34,7 +34,7 @@ ignore: [{id: HT209, subject: "0000:c1:00.0", reason: "riser, new one ordered", 
 def test_the_mission_profile() -> None:
     p = validate(MISSION)
     assert p.mode == "apply"
-    assert p.knobs == {"pcie-max-read-request": "4096", "numa-balancing": "1"}, (
+    assert p.knobs == {"pcie-max-read-request": "4096", "numa-balancing": "1", "boot-units": "on"}, (
         "a knob of its own wins over the named profile"
     )
     assert p.containers == {"200": Container()}

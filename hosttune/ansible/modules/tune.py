@@ -125,7 +125,7 @@ from typing import Any, Dict
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils.core import engine, host, knobs, model, profile, task
+from ..module_utils.core import boot, engine, host, knobs, model, profile, task
 
 SPEC = {
     "profile": {"type": "dict", "default": {}},
@@ -147,9 +147,10 @@ def tune(door: host.Host, params: Dict[str, Any], check_mode: bool) -> Dict[str,
     """The task's return values. Raises Refused for a profile that is wrong."""
     own = {key: params[key] for key in ("knobs", "mode", "ignore")}
     wanted = profile.validate(task.profile_data(params["profile"], **own), "hosttune", tuple(knobs.KNOBS))
-    wants = engine.wants_of((), wanted.knobs or {}, knobs.KNOBS)
+    by_name, by_id = boot.with_profile(wanted)
+    wants = engine.wants_of((), wanted.knobs or {}, by_name)
     dry = check_mode or wanted.mode == "plan"
-    done = engine.tune(door, wants, knobs.KNOBS, knobs.BY_ID, dry)
+    done = engine.tune(door, wants, by_name, by_id, dry)
     findings = task.mark_ignored(done.findings, wanted.ignore, door.clock())
     return task.result(door, findings, done.steps, mode=wanted.mode, check_mode=check_mode)
 

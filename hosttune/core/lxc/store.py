@@ -118,6 +118,14 @@ def refuse_unwritable(host: Host, config: Config, after: bytes) -> None:
                       "bring the cluster back first: pvecm status")
 
 
+def has_quorum(host: Host) -> bool:
+    """Whether /etc/pve takes writes: always where there is no Proxmox VE."""
+    if not list_or_empty(host, "/etc/pve/nodes"):
+        return True
+    writable = int(host.lstat(PVE_FOLDER).mode, 8) & 0o200 or host.lstat(PVE_FOLDER).type == "link"
+    return bool(writable) and _is_quorate(host)
+
+
 def _is_quorate(host: Host) -> bool:
     try:
         members = json.loads(read_or_none(host, "/etc/pve/.members") or "{}")

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""hosttune's boot units: the profile, the code and two systemd units on the machine itself, so that a reboot needs nobody.
+
+The code is one file named by its content, so that an update never changes what a unit of the old version runs. The profile
+is 0600: it names models, users and paths.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Callable, Dict, Mapping
+
+from .. import container
+from ..host import Host, bytes_or_none, digest, read_or_none
+from ..model import Knob, Reading, Refused, Step
+from ..profile import PATH
+
+ID, NAME = "HT102", "boot-units"
+CODE = "/usr/local/lib/hosttune"
+UNITS = "/etc/systemd/system"
+KNOBS_UNIT, DEVICES_UNIT = "hosttune-knobs.service", "hosttune-devices.service"
+
+_UNIT = """\
+# hosttune: written by it, kept by it. `hosttune revert` takes it away; hosttune=off on the kernel command line stops it.
+[Unit]
+Description=hosttune: %(what)s
+Documentation=https://pypi.org/project/hosttune/
+After=%(after)s
+Before=%(before)s
+ConditionKernelCommandLine=!hosttune=off
+ConditionPathExists=!/etc/hosttune/off
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/usr/bin/python3 -I %(code)s %(stage)s
+TimeoutStartSec=%(seconds)d
+
+[Install]
+WantedBy=multi-user.target
+"""
+_STAGES = {
+    KNOBS_UNIT: {
+        "what": "settings of this host",
+        "stage": "knobs",
+        "seconds": 60,
+        "after": "systemd-modules-load.service systemd-sysctl.service systemd-udev-settle.service",
+        "before": "hosttune-devices.service nvidia-persistenced.service pve-guests.service pve-ha-lrm.service",
+    },
+    DEVICES_UNIT: {
+        "what": "GPU device nodes, and the rules of the containers that use them",
+        "stage": "devices",
+        "seconds": 150,
+        "after": "hosttune-knobs.service nvidia-persistenced.service pve-cluster.service",
+        "before": "pve-guests.service pve-ha-lrm.service",
+    },
+}
+
+
+def unit(name: str, code: str) -> str:
+    """The text of one unit that runs the code at that path."""
+    return _UNIT % dict(_STAGES[name], code=code)
+
+
+def code_path(sha: str) -> str:
+    """Where the code of this digest ("sha256:...") lies."""
+    return "%s/core-%s.pyz" % (CODE, sha.split(":")[1][:12])
+
+
+def bound(profile: str, sha: str) -> Knob:
+    """The knob for this profile text and this code. Wants: "on" keeps the units, "off" takes them out of the boot."""
+    code = code_path(sha)
+    texts = {PATH: profile, **{"%s/%s" % (UNITS, name): unit(name, code) for name in _STAGES}}
+
+    def read(host: Host) -> Dict[str, Reading]:
+        found = {"code": Reading("on" if _sha(host, code) == sha else "absent")}
+        for path, text in texts.items():
+            now = read_or_none(host, path)
+            found[path] = Reading("absent" if now is None else "on" if now == text else "another text")
+        found.update(_enabled(host))
+        return found
+
+    def step(host: Host, subject: str, have: str, want: str) -> Step:
+        if want == "off":
+            return _off(subject, have)
+        if subject == "code":
+            return Step(ID, subject, "code", code, None, sha)
+        if subject in texts:
+            return Step(
+                ID,
+                subject,
+                "replace",
+                subject,
+                read_or_none(host, subject),
+                texts[subject],
+                mode=0o600 if subject == PATH else 0o644,
+            )
+        return _enable(subject, have, "on")
+
+    return _knob(read, step)
+
+
+def _off(subject: str, have: str) -> Step:
+    if subject in _STAGES:
+        return _enable(subject, have, "off")
+    raise Refused("it stays: only the units are taken out of the boot", subject, "hosttune revert")
+
+
+def _sha(host: Host, path: str) -> str:
+    data = bytes_or_none(host, path)
+    return "" if data is None else "sha256:" + digest(data)
+
+
+def _enabled(host: Host) -> Dict[str, Reading]:
+    out = {}
+    for name in _STAGES:
+        ran = host.run(["systemctl", "is-enabled", name])
+        out[name] = Reading("on" if ran.out.strip() == "enabled" else "off")
+    return out
+
+
+def _enable(unit: str, have: str, want: str) -> Step:
+    on, off = ("systemctl", "enable", unit), ("systemctl", "disable", unit)
+    argv, undo = (on, off) if want == "on" else (off, on)
+    return Step(ID, unit, "run", unit, have, want, argv, undo)
+
+
+def _read_enabled(host: Host) -> Dict[str, Reading]:
+    """Without a profile only this can be told: whether the units are in the boot."""
+    return _enabled(host)
+
+
+def _step_enabled(host: Host, subject: str, have: str, want: str) -> Step:
+    if want == "off":
+        return _off(subject, have)
+    raise Refused("a profile is needed: it is what the units keep", PATH, "hosttune apply boot-units --profile FILE")
+
+
+def skip(host: Host) -> str:
+    """Only where systemd boots a host."""
+    inside = container.inside(host)
+    if inside:
+        return "kept on the host, not inside a container (%s)" % inside
+    try:
+        host.list("/run/systemd/system")
+    except OSError:
+        return "systemd does not run here"
+    return ""
+
+
+def check(want: str) -> str:
+    """on or off."""
+    return "" if want in ("on", "off") else "%s is none of on, off" % want
+
+
+def _knob(read: Callable[[Any], Mapping[str, Reading]], step: Callable[[Any, str, str, str], Step]) -> Knob:
+    return Knob(
+        id=ID, name=NAME, title="boot unit", want="on", read=read, step=step, check=check, skip=skip,
+        why="registers and device numbers are new after each boot; containers start before anybody can look",
+    )  # fmt: skip
+
+
+BOOT_UNITS = replace(
+    _knob(_read_enabled, _step_enabled), skip=lambda host: skip(host) or "no profile: nothing is kept over a reboot"
+)
+"""Without a profile: it only reads back what was done with one."""

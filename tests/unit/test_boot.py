@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a boot does, on machines on paper: bounded, stopped by one word, and only what the profile's mode lets it."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hosttune.core import boot, corezip, engine
+from hosttune.core.host import digest
+from hosttune.core.knobs import boot_units
+from hosttune.core.model import Refused
+from hosttune.core.profile import PATH, validate
+from hosttune.core.recording import ReplayHost, merge
+
+MACHINE = json.loads((Path(__file__).parents[1] / "cases/knobs/mrrs-512-to-4096.json").read_text())["machine"]
+SETPCI = "setpci -s 0000:11:00.0 CAP_EXP+8.w=5000:7000"
+OFF_FILE = {"files": {boot.OFF: {"errno": "ENOENT"}}}
+
+
+def host(profile: Any, **more: Any) -> ReplayHost:
+    text = profile if isinstance(profile, str) else json.dumps(profile)
+    return ReplayHost(merge(merge(MACHINE, OFF_FILE), merge({"files": {PATH: text}}, more)))
+
+
+def run(machine: ReplayHost, stage: str = "knobs") -> tuple[int, list[str]]:
+    said: list[str] = []
+    return boot.run(machine, stage, said.append), said
+
+
+APPLY = {"mode": "apply", "knobs": {"pcie-max-read-request": "4096", "boot-units": "on"}}
+
+
+def test_apply_writes_and_says_so() -> None:
+    config = "/sys/bus/pci/devices/0000:11:00.0/config"
+    after = bytearray.fromhex(MACHINE["files"][config]["hex"])
+    after[0x69] = 0x59
+    machine = host(APPLY, commands={SETPCI: {"rc": 0, "then": {"files": {config: {"hex": after.hex()}}}}})
+    code, said = run(machine)
+    assert code == 0, said
+    assert "changed 0000:11:00.0 MaxReadReq" in said and said[-1] == "knobs: all is as wanted"
+
+
+def test_plan_only_says_what_it_would() -> None:
+    machine = host(dict(APPLY, mode="plan"))
+    code, said = run(machine)
+    assert machine.effects == [] and code == 1
+    assert "would change 0000:11:00.0 MaxReadReq" in said
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"files": {"/proc/cmdline": "ro quiet hosttune=off\n"}}, {"files": {boot.OFF: ""}}],
+    ids=["kernel-parameter", "file"],
+)
+@pytest.mark.parametrize("stage", ["knobs", "devices"])
+def test_one_word_stops_it(more: dict[str, Any], stage: str) -> None:
+    machine = host(APPLY, **more)
+    code, said = run(machine, stage)
+    assert (code, machine.effects) == (0, []) and said[0].startswith("off:")
+
+
+def test_a_word_that_only_looks_like_it_does_not_stop_it() -> None:
+    _, said = run(host(dict(APPLY, mode="plan"), files={"/proc/cmdline": "ro xhosttune=off hosttune=offline\n"}))
+    assert not said[0].startswith("off:")
+
+
+def test_no_profile_is_nothing_to_do() -> None:
+    machine = ReplayHost(merge(merge(MACHINE, OFF_FILE), {"files": {PATH: {"errno": "ENOENT"}}}))
+    assert run(machine)[0] == 0 and machine.effects == []
+
+
+@pytest.mark.parametrize(("text", "words"), [("{", "not JSON"), ('{"kobs": {}}', "did you mean knobs")])
+def test_a_bad_profile_changes_nothing_and_is_named(text: str, words: str) -> None:
+    machine = host(text)
+    with pytest.raises(Refused) as e:
+        run(machine)
+    assert words in str(e.value) and PATH in str(e.value) and machine.effects == []
+
+
+SYSTEMD: dict[str, dict[str, Any]] = {
+    "dirs": {"/run/systemd/system": []},
+    "commands": {"systemctl is-enabled %s" % name: {"rc": 1, "out": "disabled\n"}
+                 for name in (boot_units.KNOBS_UNIT, boot_units.DEVICES_UNIT)},
+    "files": {"/etc/systemd/system/%s" % name: {"errno": "ENOENT"} for name in (boot_units.KNOBS_UNIT, boot_units.DEVICES_UNIT)},
+}  # fmt: skip
+
+
+def test_the_units_are_planned_with_profile_and_code() -> None:
+    sha = "sha256:" + digest(corezip.archive())
+    absent = {"files": {boot_units.code_path(sha): {"errno": "ENOENT"}, PATH: {"errno": "ENOENT"}}}
+    machine = ReplayHost(merge(merge(MACHINE, SYSTEMD), absent))
+    by_name, _ = boot.with_profile(validate(APPLY))
+    findings, steps = engine.plan(by_name["boot-units"], machine, "on")
+    targets = {step.target: step for step in steps}
+    assert set(targets) == {
+        PATH,
+        boot_units.code_path(sha),
+        *SYSTEMD["files"],
+        boot_units.KNOBS_UNIT,
+        boot_units.DEVICES_UNIT,
+    }
+    assert targets[PATH].mode == 0o600 and json.loads(targets[PATH].after or "") == APPLY
+    assert targets[boot_units.KNOBS_UNIT].argv == ("systemctl", "enable", boot_units.KNOBS_UNIT)
+    assert {f.status for f in findings} == {"fail"} and machine.effects == []
+
+
+def test_another_profile_is_another_text() -> None:
+    by_name, _ = boot.with_profile(validate(APPLY))
+    machine = ReplayHost(merge(merge(MACHINE, SYSTEMD), {"files": {PATH: "{}", boot_units.code_path("sha256:" + digest(
+        corezip.archive())): {"errno": "ENOENT"}}}))  # fmt: skip
+    findings = engine.check(by_name["boot-units"], machine, "on")
+    assert {f.have for f in findings if f.subject == PATH} == {"another text"}
+
+
+def test_without_systemd_or_a_profile_nothing_is_kept() -> None:
+    no_systemd = {"dirs": {"/run/systemd/system": {"errno": "ENOENT"}}}
+    for knob, machine in (
+        (boot.with_profile(validate(APPLY))[0]["boot-units"], ReplayHost(merge(MACHINE, no_systemd))),
+        (boot_units.BOOT_UNITS, ReplayHost(merge(MACHINE, SYSTEMD))),
+    ):  # fmt: skip
+        (found,) = engine.check(knob, machine, "on")
+        assert found.status == "skip"
+
+
+def test_systemd_takes_the_units_without_a_word(tmp_path: Path) -> None:
+    for name in (boot_units.KNOBS_UNIT, boot_units.DEVICES_UNIT):
+        (tmp_path / name).write_text(boot_units.unit(name, "/usr/bin/true").replace("-I ", ""))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", *map(str, tmp_path.iterdir())], capture_output=True, text=True
+    )
+    mine = [line for line in done.stderr.splitlines() if "hosttune-" in line]
+    assert (done.returncode, mine) == (0, [])
+
+
+def test_the_archive_runs_alone_and_says_what_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "core.pyz").write_bytes(corezip.archive())
+    done = subprocess.run(
+        [sys.executable, "-I", str(tmp_path / "core.pyz"), "nonsense"], capture_output=True, text=True
+    )
+    assert done.returncode == 2 and "no such stage: nonsense" in done.stderr
+
+
+def test_the_archive_holds_all_that_it_imports() -> None:
+    names = zipfile.ZipFile(io.BytesIO(corezip.archive())).namelist()
+    assert {
+        "__main__.py",
+        "hosttune/core/boot.py",
+        "hosttune/core/child_script.py",
+        "hosttune/core/lxc/sync.py",
+    } <= set(names)
+    assert not [name for name in names if "/probes/" in name], "a boot diagnoses nothing"
