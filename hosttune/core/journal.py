@@ -76,7 +76,7 @@ def _take(found: Dict[int, Entry], row: Dict[str, Any]) -> None:
 
 def _step(row: Dict[str, Any]) -> Step:
     step = Step(**dict(row, argv=tuple(row.get("argv", ())), undo=tuple(row.get("undo", ()))))
-    if step.effect not in ("replace", "poke", "run"):
+    if step.effect not in ("replace", "poke", "run", "code"):
         raise ValueError(step.effect)
     return step
 
