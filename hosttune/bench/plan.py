@@ -176,8 +176,7 @@ def _prompts(node: Marked, folder: Path | None) -> dict[str, Prompt]:
     for key, value in node.pairs():
         name = _name(key)
         if isinstance(value.value, str):
-            out[name] = Prompt(value.text())
-            continue
+            value = replace(value, value={"text": value})
         value.keys(("text", "file", "tokens"))
         if ("text" in value) == ("file" in value):
             value.refuse("a prompt has either a text or a file", 'for example %s: {text: "..."}' % name)

@@ -265,7 +265,9 @@ async def _caught_up(session: Session, host: Host, before: State, done: Trial) -
     made = sum((answer.usage or {}).get("completion") or 0 for answer in done.answers)
     for pause in (*READ_AGAIN, 0):
         found = await state(session.target, session.seen, host)
-        if found.generated is None or before.generated is None or found.generated - before.generated >= made:
+        if found.generated is None or before.generated is None:
+            break
+        if not 0 <= found.generated - before.generated < made:  # below 0: another process counts now
             break
         await asyncio.sleep(pause)
     return found

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -105,9 +106,18 @@ def _measure(plan: Plan, url: str, model: str, folder: Path, key: str, wait: flo
         arms.append(Attached(name, Target(url, model, key=key)))
     served = asyncio.run(look(Target(url, model, key=key))).model
     host = LiveHost()
-    signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))  # arms are brought back
-    with opened(folder, plan, served) as results, shown() as watch:
+    with opened(folder, plan, served) as results, _ending_well(), shown() as watch:
         run(plan, arms, results, host, lambda: snapshot.take(host), watch, retry, wait)
+
+
+@contextlib.contextmanager
+def _ending_well() -> Iterator[None]:
+    """SIGTERM (systemctl stop, a shutdown) ends a run as Ctrl-C does: what ran before the arms is brought back."""
+    before = signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _declared(engines: Mapping[str, Any]) -> str:

@@ -21,7 +21,9 @@ ALIGNMENT = 32
 UINT32, FLOAT32, STRING, ARRAY, INT32 = 4, 6, 8, 9, 5
 F32 = 0
 NORMAL, CONTROL = 1, 3
-CHAT = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"
+CHAT = """\
+{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}
+{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"""
 
 
 def write(path: Path, blocks: int = 2, seed: int = 0) -> None:
