@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from typing import List, Optional, Sequence, Tuple
 
@@ -157,8 +158,10 @@ def restart_actions(config: Config, why: str, lost: Tuple[str, ...]) -> Tuple[Ac
 def restart_command(config: Config, restart: Sequence[Action], ha: bool) -> str:
     """The same as one line to paste. ha: the cluster's manager starts and stops it, and must be asked."""
     if ha:
-        return "ha-manager crm-command stop ct:%s 60 && ha-manager set ct:%s --state started" % (config.id, config.id)
-    return " && ".join(" ".join(action.argv) for action in restart)
+        # A queued stop writes "stopped" when its round comes, over what was set meanwhile: wait before asking for the start.
+        return ("ha-manager set ct:%s --state stopped; until pct status %s | grep -q stopped; do sleep 1; done; "
+                "ha-manager set ct:%s --state started" % ((config.id,) * 3))
+    return " && ".join(shlex.join(action.argv) for action in restart)
 
 
 def _pending(config: Config, stuck: Sequence[see.Inside], restart: Sequence[Action], lost: Sequence[str], ha: bool) -> Finding:
