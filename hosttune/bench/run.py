@@ -121,7 +121,7 @@ def _one_arm(
     for configuration in mine:
         if not asyncio.run(_awaited(session.seen, wait)):
             left = len(mine) - mine.index(configuration)
-            watch.line("the server has not been healthy for %g s: %d configurations of it are left" % (wait, left))
+            watch.line("the server has not been healthy for %g s; still to measure: %d" % (wait, left))
             return False
         requests = configuration.concurrency * (plan.rounds * plan.trials + plan.warm_up)
         watch.begins(rest.index(configuration) + 1, len(rest), configuration, requests)
