@@ -1,0 +1,457 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models into a real tmpfs: mounted, copied, killed at every step, resumed, refused, and read by a container."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hosttune.core import engine
+from hosttune.core.host import LiveHost
+from hosttune.core.lxc import models as in_container
+from hosttune.core.model import Refused, Report
+from hosttune.core.profile import Profile, validate
+from hosttune.core.stage import add, declared, manifest, space, status, tmpfs
+from tests.kernel import mission
+from tests.kernel.conftest import MakeContainer
+from tests.kernel.container import REPOSITORY
+from tests.kernel.view import mount, scratch, unmount
+from tests.unit.stage_models import cached, contents, plain, read_back
+
+MOUNT = Path(manifest.MOUNT)
+FILES = {**contents(shards=3), "a b\nc/\u00e4.json": b"{}", "sub/empty.txt": b""}
+
+
+@pytest.fixture(autouse=True)
+def shm(private_namespace: None) -> Iterator[None]:
+    """/dev/shm and hosttune's own folders, empty and the test's alone."""
+    mount("-t", "tmpfs", "-o", "mode=1777,size=2g", "tests-shm", "/dev/shm")
+    folders = mission.private_state()
+    yield
+    while MOUNT.is_mount():
+        unmount(MOUNT)
+    for folder in [*folders, "/dev/shm"]:
+        unmount(folder)
+
+
+@pytest.fixture
+def model() -> Path:
+    """A model in a directory that is no tmpfs of ours."""
+    return plain(scratch("model"), FILES)
+
+
+def bring(name: str, folder: Path | str, **more: object) -> Report:
+    return declared.bring(LiveHost(), Profile(), name, str(folder), **more)  # type: ignore[arg-type]
+
+
+def ids(report: Report, *statuses: str) -> set[str]:
+    return {f.id for f in report.findings if f.status in statuses}
+
+
+def is_whole(name: str, files: dict[str, bytes]) -> None:
+    """As a reader sees it: the files, the manifest, and nothing of ours left beside them."""
+    assert read_back(MOUNT / name) == files
+    assert sorted(p.name for p in (MOUNT / ".hosttune").iterdir()) == [name + ".json"]
+    assert ids(status.verify(LiveHost(), [name]), "fail", "error") == set()
+
+
+def test_model_is_staged_whole_and_a_second_run_touches_and_reads_nothing(model: Path) -> None:
+    planned = bring("tiny", model, dry_run=True)
+    assert not MOUNT.exists() and [a.name for a in planned.actions] == ["mount", "copy"] and not planned.changed
+    events: list[str] = []
+    done = bring("tiny", model, told=lambda now: events.append(now.event))
+    assert done.changed and ids(done, "fail", "error") == set(), done.findings
+    assert events[0] == "start" and events[-1] == "end" and events.count("file") == len(FILES)
+    is_whole("tiny", FILES)
+    assert {p.stat().st_mode & 0o777 for p in MOUNT.rglob("*") if p.is_file() and p.suffix != ".json"} == {0o644}
+    assert {(p.stat().st_uid, p.stat().st_mode & 0o777) for p in [MOUNT, *MOUNT.rglob("*")] if p.is_dir()} == {(0, 0o755)}
+
+    weights = list(MOUNT.rglob("*.safetensors"))
+    for path in weights:
+        os.utime(path, ns=(0, path.stat().st_mtime_ns))  # a read would move the access time (relatime)
+    before = {p: p.stat() for p in MOUNT.rglob("*")}
+    door = LiveHost()
+    again = declared.bring(door, Profile(), "tiny", str(model))
+    assert not again.changed and door.effects == [] and again.actions == ()
+    assert {p: (s.st_ino, s.st_mtime_ns, s.st_ctime_ns) for p, s in before.items()} == {
+        p: (p.stat().st_ino, p.stat().st_mtime_ns, p.stat().st_ctime_ns) for p in MOUNT.rglob("*")}
+    assert [p.stat().st_atime_ns for p in weights] == [0, 0, 0]
+    weights[0].read_bytes()
+    assert weights[0].stat().st_atime_ns > 0, "and this clock does move"
+
+
+def test_mount_has_what_this_kernel_takes(model: Path) -> None:
+    bring("tiny", model)
+    mounted = tmpfs.see(LiveHost()).mounted
+    assert mounted and mounted.source == "hosttune-models" and mounted.size < space.memory(LiveHost()).room
+    options = set(mounted.options)
+    assert {"nosuid", "nodev", "noexec"} <= options
+    if Path(tmpfs.THP).exists():
+        assert mounted.option("huge") == "within_size"
+    if tmpfs.see(LiveHost()).release >= (6, 4):
+        assert mounted.option("noswap")
+
+
+def test_large_file_lies_in_huge_pages() -> None:
+    if not Path(tmpfs.THP).exists():
+        pytest.skip("this kernel has no huge pages for shared memory")
+    files = {"m.gguf": b"GGUF" + os.urandom(1 << 20) * 40}
+    bring("huge", plain(scratch("model"), files))
+    with (MOUNT / "huge/m.gguf").open("rb") as f, mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ) as view:
+        assert view[:: 1 << 20]
+        entry = Path("/proc/self/smaps").read_text().partition("m.gguf\n")[2]
+        mapped = next(int(line.split()[1]) for line in entry.splitlines() if line.startswith("ShmemPmdMapped:"))
+    assert mapped >= 32 << 10, "kB in 2 MiB pages"
+
+
+def test_older_kernel_that_refuses_an_option_gets_the_mount_without_it(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = tmpfs._options
+    monkeypatch.setattr(tmpfs, "_options", lambda size, newer: real(size, [o.replace("noswap", "nosuchoption") for o in newer]))
+    done = bring("tiny", model)
+    assert ids(done, "fail", "error") == set()
+    mounted = tmpfs.see(LiveHost()).mounted
+    assert mounted and not mounted.option("noswap")
+
+
+def test_second_model_enlarges_the_mount_and_keeps_its_flags(model: Path) -> None:
+    bring("tiny", model)
+    before = tmpfs.see(LiveHost()).mounted
+    files = {"m.gguf": b"GGUF" + bytes(200 << 20)}
+    done = bring("second", plain(scratch("second"), files))
+    after = tmpfs.see(LiveHost()).mounted
+    assert before and after and after.size > before.size and ids(done, "fail", "error") == set()
+    assert set(before.options) - {o for o in before.options if o.startswith("size=")} <= set(after.options)
+    assert read_back(MOUNT / "tiny") == FILES
+
+
+def test_snapshot_of_a_hub_cache_is_staged_as_files_and_checked_by_its_own_hashes() -> None:
+    cache = scratch("hub")
+    snapshot = cached(cache, files=FILES)
+    done = declared.bring(LiveHost(), Profile(), "tiny", "hf:org/tiny@main", [str(cache)])
+    assert ids(done, "fail", "error") == set()
+    is_whole("tiny", FILES)
+    assert not any(p.is_symlink() for p in MOUNT.rglob("*"))
+    rows = {row["path"]: row for row in json.loads(Path(manifest.manifest_path("tiny")).read_text())["files"]}
+    shard = "model-00001-of-00003.safetensors"
+    assert rows[shard]["sha256"] == (snapshot / shard).resolve().name
+
+    status.drop(LiveHost(), "tiny")
+    blob = (snapshot / shard).resolve()
+    with blob.open("r+b") as f:
+        f.seek(1 << 20)
+        f.write(b"!")
+    failed = declared.bring(LiveHost(), Profile(), "tiny", str(snapshot))
+    (finding,) = [f for f in failed.findings if f.status == "fail"]
+    assert finding.id == "HT506" and "its name in the cache says" in finding.summary
+    assert not (MOUNT / "tiny").exists() and not Path(manifest.manifest_path("tiny")).exists()
+
+
+KILLS = {
+    "before the mount": ("tmpfs", "prepare", 1, "before"),
+    "after the mount": ("tmpfs", "prepare", 1, "after"),
+    "while pages are reserved": ("copy", "_reserve", 3, "after"),
+    "before the first write": ("copy", "_write", 1, "before"),
+    "in the middle of a file": ("copy", "_write", 2, "after"),
+    "after a file, before its note": ("add", "_record", 2, "before"),
+    "after a file and its note": ("add", "_record", 2, "after"),
+    "after some files": ("add", "_record", 4, "after"),
+    "before the rename": ("copy", "move", 1, "before"),
+    "between rename and manifest": ("copy", "move", 1, "after"),
+    "before the manifest": ("manifest", "dump", 1, "after"),
+}
+KILLED = """
+import os, signal, sys
+from hosttune.core.host import LiveHost
+from hosttune.core.profile import Profile
+from hosttune.core.stage import add, copy, declared, manifest, tmpfs
+module, name, count, when = sys.argv[3:]
+owner, left = {"add": add, "copy": copy, "manifest": manifest, "tmpfs": tmpfs}[module], [int(count)]
+real = getattr(owner, name)
+def killing(*args, **more):
+    left[0] -= 1
+    if left[0] == 0 and when == "before":
+        os.kill(os.getpid(), signal.SIGKILL)
+    out = real(*args, **more)
+    if left[0] == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return out
+setattr(owner, name, killing)
+declared.bring(LiveHost(), Profile(), "tiny", sys.argv[2])
+"""
+
+
+def kill(folder: Path, where: tuple[str, str, int, str]) -> None:
+    env = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    argv = [sys.executable, "-c", KILLED, "tiny", str(folder), *map(str, where)]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+@pytest.mark.parametrize("where", KILLS)
+def test_killed_anywhere_it_is_not_staged_and_the_next_run_ends_whole(where: str, model: Path) -> None:
+    kill(model, KILLS[where])
+    assert manifest.load(LiveHost(), "tiny") is None, "no manifest before the end"
+    kept = set(manifest.done(LiveHost(), "tiny"))
+    copied: list[str] = []
+    done = bring("tiny", model, told=lambda now: copied.append(now.file) if now.event == "file" else None)
+    assert ids(done, "fail", "error") == set(), done.findings
+    assert len(copied) == len(FILES) - len(kept), "what was whole is not copied again"
+    is_whole("tiny", FILES)
+
+
+REPLACED = {
+    "before the manifest goes": ("add", "_record", 1, "after"),
+    "before the name goes": ("copy", "move", 1, "before"),
+    "after the name went": ("copy", "move", 1, "after"),
+    "in the middle of a file": ("copy", "_write", 1, "after"),
+    "between rename and manifest": ("copy", "move", 2, "after"),
+}
+
+
+@pytest.mark.parametrize("where", REPLACED)
+def test_killed_while_it_replaces_a_model_the_next_run_ends_with_the_new_one(where: str, model: Path) -> None:
+    bring("tiny", model)
+    changed = dict(FILES, **{"config.json": b'{"architectures": ["Other"]}'})
+    (model / "config.json").write_bytes(changed["config.json"])
+    kill(model, REPLACED[where])
+    have = manifest.load(LiveHost(), "tiny")
+    if have:
+        assert manifest.damage(LiveHost(), str(MOUNT / "tiny"), have.files) == [], "a manifest never lies"
+    assert ids(bring("tiny", model), "fail", "error") == set()
+    is_whole("tiny", changed)
+
+
+def test_damage_by_name_size_or_time_is_told_and_only_that_is_copied_again(model: Path) -> None:
+    bring("tiny", model)
+    shard, config = MOUNT / "tiny/model-00002-of-00003.safetensors", MOUNT / "tiny/config.json"
+    shard.write_bytes(b"short")
+    config.unlink()
+    seen = status.status(LiveHost(), {"tiny": str(model)})
+    assert "HT502" in ids(seen, "fail")
+    copied: list[str] = []
+    bring("tiny", model, told=lambda now: copied.append(now.file) if now.event == "file" else None)
+    assert sorted(copied) == ["config.json", shard.name]
+    is_whole("tiny", FILES)
+
+
+def test_verify_finds_one_wrong_byte_under_the_right_size_and_time(model: Path) -> None:
+    bring("tiny", model)
+    shard = MOUNT / "tiny/model-00002-of-00003.safetensors"
+    was = shard.stat()
+    with shard.open("r+b") as f:
+        f.seek(1 << 20)
+        f.write(b"!")
+    os.utime(shard, ns=(was.st_mtime_ns, was.st_mtime_ns))
+    assert ids(status.status(LiveHost(), {}), "fail") == set()
+    (found,) = status.verify(LiveHost(), []).findings
+    assert (found.id, found.status) == ("HT502", "fail") and shard.name in found.have
+    assert found.hint.command == "hosttune stage drop tiny && hosttune stage add tiny --source %s" % model
+
+
+def test_model_that_cannot_fit_is_refused_with_the_sum_before_anything_is_made() -> None:
+    folder = scratch("giant")
+    (folder / "config.json").write_text("{}")
+    (folder / "m.gguf").touch()
+    os.truncate(folder / "m.gguf", 1 << 44)
+    door = LiveHost()
+    done = declared.bring(door, Profile(), "giant", str(folder))
+    (found,) = done.findings
+    assert found.id == "HT503" and "17.6 TB are wanted" in found.summary and "less a reserve of" in found.summary
+    assert door.effects == [] and not MOUNT.exists()
+
+
+def test_mount_that_others_fill_is_full_before_the_copy_and_frees_what_it_took(model: Path) -> None:
+    filler = MOUNT / "filler"
+
+    def fill(now: add.Progress) -> None:
+        if now.event == "start":
+            free = os.statvfs(MOUNT)
+            with filler.open("wb") as f:
+                os.posix_fallocate(f.fileno(), 0, free.f_bavail * free.f_bsize - (4 << 20))
+
+    done = bring("tiny", model, told=fill)
+    (found,) = [f for f in done.findings if f.status == "fail"]
+    assert found.id == "HT503" and "full before the copy began" in found.summary
+    assert read_back(MOUNT / ".hosttune/tiny.partial") == {}
+    filler.unlink()
+    assert ids(bring("tiny", model), "fail") == set()
+    is_whole("tiny", FILES)
+
+
+@pytest.mark.parametrize("change", ["vanishes", "shrinks", "changes"])
+def test_source_that_changes_during_the_copy_is_told_and_what_is_whole_is_kept(change: str, model: Path) -> None:
+    victim = model / "tokenizer.json"
+    data = victim.read_bytes()
+
+    def harm(now: add.Progress) -> None:
+        if now.event == "start":
+            victim.unlink() if change == "vanishes" else victim.write_bytes(b"" if change == "shrinks" else b"[]!")
+
+    done = bring("tiny", model, told=harm, threads=1)
+    (found,) = [f for f in done.findings if f.status == "fail"]
+    assert found.id == "HT506" and str(victim) in found.evidence[0]
+    assert manifest.load(LiveHost(), "tiny") is None and not (MOUNT / "tiny").exists()
+    kept = manifest.done(LiveHost(), "tiny")
+    assert "model-00001-of-00003.safetensors" in kept and "tokenizer.json" not in kept
+    victim.write_bytes(data)
+    assert ids(bring("tiny", model), "fail") == set()
+    is_whole("tiny", FILES)
+
+
+def test_staged_model_stays_well_when_its_source_is_unplugged(model: Path) -> None:
+    bring("tiny", model)
+    model.rename(str(model) + ".away")
+    again = bring("tiny", model)
+    assert not again.changed and ids(again, "ok") == {"HT501"}
+
+
+def test_two_at_once_the_second_waits_and_finds_it_done(model: Path) -> None:
+    code = "import sys; sys.argv[0] = 'hosttune'; from hosttune.cli import main; sys.exit(main(sys.argv[1:]))"
+    env = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    argv = [sys.executable, "-c", code, "stage", "add", "tiny", "--source", str(model), "-o", "json"]
+    runs = [subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    told = [run.communicate() for run in runs]
+    assert [run.returncode for run in runs] == [0, 0], told
+    assert sum(json.loads(out)["changed"] for out, _ in told) == 1
+    is_whole("tiny", FILES)
+
+
+def test_what_is_mapped_is_neither_dropped_nor_replaced(model: Path) -> None:
+    bring("tiny", model)
+    shard = MOUNT / "tiny/model-00001-of-00003.safetensors"
+    with shard.open("rb") as f, mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ):
+        with pytest.raises(Refused, match="in use by pid %d" % os.getpid()):
+            status.drop(LiveHost(), "tiny")
+        (model / "config.json").write_bytes(b"{}")
+        with pytest.raises(Refused, match="in use by"):
+            bring("tiny", model)
+        assert shard.exists() and Path(manifest.manifest_path("tiny")).exists()
+    assert status.drop(LiveHost(), "tiny").changed
+    assert list(MOUNT.iterdir()) == [MOUNT / ".hosttune"] and list((MOUNT / ".hosttune").iterdir()) == []
+
+
+@pytest.mark.parametrize("whose", ["mount", "files", "folder"])
+def test_what_somebody_else_put_there_is_left_alone(whose: str, model: Path) -> None:
+    if whose == "folder":
+        bring("other", model)
+        (MOUNT / "tiny").mkdir()
+    else:
+        MOUNT.mkdir()
+    if whose == "mount":
+        mount("-t", "tmpfs", "theirs", str(MOUNT))
+    theirs = (MOUNT / "tiny" if whose == "folder" else MOUNT) / "x"
+    theirs.write_text("theirs")
+    with pytest.raises(Refused) as e:
+        bring("tiny", model)
+    assert e.value.way_out and theirs.read_text() == "theirs"
+
+
+def profile_for(container: str, model: Path, restart: str = "never") -> Profile:
+    return validate({"mode": "apply", "models": {"tiny": {"source": str(model)}}, "containers": {container: {"restart": restart}},
+                     "engines": {"e": {"in": "ct:" + container, "engine": "llama.cpp", "model": "tiny", "port": 1}}})  # fmt: skip
+
+
+@pytest.mark.parametrize("unprivileged", [False, True], ids=["privileged", "unprivileged"])
+def test_container_reads_the_model_at_srv_models_after_its_restart(
+    unprivileged: bool, model: Path, make_container: MakeContainer
+) -> None:
+    container = make_container(unprivileged=unprivileged).start(booted=True)
+    was, pid = container.config.read_bytes(), container.pid
+    container.attach("dd", "if=/dev/zero", "of=/dev/shm/work", "bs=1M", "count=3")
+    profile = profile_for(container.name, model)
+    done = declared.bring(LiveHost(), profile, "tiny")
+    (pending,) = [f for f in done.findings if f.status == "fail"]
+    assert pending.id == "HT505" and "3.0 MiB in its own tmpfs /dev/shm" in pending.hint.costs and container.pid == pid
+    line = b"lxc.mount.entry = /dev/shm/models srv/models none bind,ro,optional,create=dir\n"
+    assert container.config.read_bytes() == was + line
+
+    idle = declared.bring(LiveHost(), profile, "tiny", restart="idle")
+    assert container.pid == pid and "HT505" in ids(idle, "fail"), "something would be lost"
+    done = declared.bring(LiveHost(), profile, "tiny", restart="always")
+    assert container.pid != pid and ids(done, "fail", "error") == set(), done.findings
+    container.wait_booted()
+    for name in ("config.json", "model-00002-of-00003.safetensors", "a b\nc/\u00e4.json"):
+        told = container.attach("sha256sum", "-z", "/srv/models/tiny/" + name).stdout.split()[0]
+        assert told == subprocess.run(["sha256sum", "-z", model / name], capture_output=True, text=True).stdout.split()[0]
+    refused = container.attach("touch", "/srv/models/tiny/x")
+    assert refused.returncode != 0 and "Read-only file system" in refused.stderr
+
+    door = LiveHost()
+    again = declared.bring(door, profile, "tiny")
+    assert not again.changed and door.effects == []
+    assert ids(declared.overview(LiveHost(), profile), "fail", "error") == set()
+    container.restart(booted=True)
+    assert container.attach("cat", "/srv/models/tiny/config.json").stdout.encode() == FILES["config.json"]
+    engine.revert(LiveHost(), {})
+    assert container.config.read_bytes() == was
+
+
+def test_container_that_is_started_before_the_mount_is_told_from_one_that_sees_it(
+    model: Path, make_container: MakeContainer
+) -> None:
+    container = make_container("lxc.mount.entry = /dev/shm/models srv/models none bind,ro,optional,create=dir\n").start()
+    done = declared.bring(LiveHost(), profile_for(container.name, model), "tiny")
+    assert "HT505" in ids(done, "fail") and done.steps == (), "the entry is there, the mount came later"
+    container.restart()
+    assert ids(declared.overview(LiveHost(), profile_for(container.name, model)), "fail") == set()
+
+
+def test_other_entry_at_srv_models_is_refused_and_the_model_is_staged_all_the_same(
+    model: Path, make_container: MakeContainer
+) -> None:
+    container = make_container("lxc.mount.entry = /etc srv/models none bind,ro,create=dir\n")
+    was = container.config.read_bytes()
+    done = declared.bring(LiveHost(), profile_for(container.name, model), "tiny")
+    (found,) = [f for f in done.findings if f.status == "fail"]
+    assert found.id == "HT428" and "another entry fills /srv/models" in found.summary
+    assert container.config.read_bytes() == was
+    is_whole("tiny", FILES)
+
+
+def test_systemd_mounts_it_by_a_unit_and_does_so_at_the_next_boot_before_anything_else(make_container: MakeContainer) -> None:
+    model = plain(scratch("model"), FILES)
+    container = make_container(
+        f"lxc.mount.entry = {REPOSITORY}/hosttune opt/code/hosttune none bind,ro,create=dir\n"
+        f"lxc.mount.entry = {model} opt/model none bind,ro,create=dir\n"
+    ).start(booted=True)
+    code = (
+        "import sys; sys.path.insert(0, '/opt/code')\n"
+        "from hosttune.core.host import LiveHost; from hosttune.core.profile import Profile\n"
+        "from hosttune.core.stage import declared\n"
+        "door = LiveHost(); done = declared.bring(door, Profile(), 'tiny', '/opt/model')\n"
+        "print([f.summary for f in done.findings if f.status in ('fail', 'error')], [e['target'] for e in door.effects])"
+    )
+    told = container.attach("python3", "-c", code)
+    assert told.returncode == 0 and told.stdout.startswith("[] "), told.stdout + told.stderr
+    assert "systemctl start dev-shm-models.mount" in told.stdout
+    unit = container.attach("systemctl", "show", "dev-shm-models.mount", "-p", "ActiveState,UnitFileState,FragmentPath").stdout
+    assert "ActiveState=active" in unit and "UnitFileState=enabled" in unit
+    escaped = container.attach("systemd-escape", "--path", "--suffix=mount", manifest.MOUNT).stdout.strip()
+    assert tmpfs.unit_name(manifest.MOUNT) == escaped
+    again = container.attach("python3", "-c", code)
+    assert again.stdout == "[] []\n", again.stdout + again.stderr
+    container.restart(booted=True)
+    after = container.attach("findmnt", "-n", "-o", "SOURCE,OPTIONS", manifest.MOUNT).stdout
+    assert after.startswith("hosttune-models"), "a boot brings the mount back, without models"
+    assert container.attach("ls", "-A", manifest.MOUNT).stdout == ""
+    assert container.attach("python3", "-c", code).stdout.startswith("[] "), "and staging fills it again"
+
+
+@pytest.mark.parametrize("path", ["/dev/shm/models", "/srv/a-b/c.d", "/.x/\u00e4 y", "/a//b/"])
+def test_unit_names_are_those_of_systemd_escape(path: str) -> None:
+    told = subprocess.run(["systemd-escape", "--path", "--suffix=mount", path], capture_output=True, text=True)
+    if told.returncode:
+        pytest.fail("systemd-escape: " + told.stderr)
+    assert tmpfs.unit_name(path.replace("//", "/")) == told.stdout.strip()
+
+
+def test_entry_is_the_documented_one() -> None:
+    assert in_container.VALUE in (REPOSITORY / "docs/findings/HT505.md").read_text()
