@@ -6,7 +6,7 @@ BIN := .venv/bin
 KERNEL := $(if $(filter 0,$(shell id -u)),required,optional)
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## install what tests and demo need: Debian packages (as root) and .venv
 	@scripts/setup
@@ -27,4 +27,22 @@ check: ## style, types, unit and case tests, ansible-lint: no root, under two mi
 	$(BIN)/pytest -q tests/unit tests/cases
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/ansible-lint --profile production --offline -q
 
-.PHONY: help setup rootfs test demo check
+lab-up: setup ## start the lab: a virtual Proxmox host with eight GPUs (as root; some minutes the first time, then seconds)
+	@$(BIN)/python -m lab up
+
+lab-ssh: ## a shell in the lab's host
+	@$(BIN)/python -m lab ssh
+
+lab-reboot: ## really reboot it
+	@$(BIN)/python -m lab reboot
+
+lab-break: ## break it as real hosts broke: CASE=founding, or no CASE for a list
+	@$(BIN)/python -m lab break $(CASE)
+
+lab-down: ## switch it off and throw its disk away
+	@$(BIN)/python -m lab down
+
+lab-status: ## which guests run on this machine
+	@$(BIN)/python -m lab status
+
+.PHONY: help setup rootfs test demo check lab-up lab-ssh lab-reboot lab-break lab-down lab-status

@@ -34,6 +34,8 @@ class Machine:
 
     def __init__(self, name: str, image: Image) -> None:
         self.folder = cache() / "guests" / name
+        if len(str(self.folder)) > 80:
+            raise LabError("%s is too long for sockets: set HOSTTUNE_CACHE to a shorter path" % self.folder)
         self.image = image
 
     # --- making and ending it
@@ -48,24 +50,31 @@ class Machine:
             _run("qemu-img", "create", "-q", "-f", "qcow2", "-b", self.image.disk, "-F", "qcow2", self.disk)
         return self
 
-    def start(self, snapshot: str | None = None, append: str = "", wait: bool = True) -> Machine:
-        """Boot it, or resume a snapshot, and wait until ssh answers. append: words for the kernel's command line."""
+    def start(
+        self, snapshot: str | None = None, append: str = "", wait: bool = True, slot_patience: float = 0
+    ) -> Machine:
+        """Boot it, or resume a snapshot, and wait until ssh answers. append: words for the kernel's command line.
+
+        Two guests may run on a machine at once; slot_patience: seconds to wait for one of two others to end.
+        """
         if self.alive():
             raise LabError("%s runs already" % self.folder.name)
         port = _free_port()
         how = accel.choose(self.image.kernel)
         guest = {"image": str(self.image.folder), "port": port, "accel": dataclasses.asdict(how), "append": append,
-                 "snapshot": snapshot}  # fmt: skip
+                 "snapshot": snapshot, "slot_patience": slot_patience}  # fmt: skip
         (self.folder / "guest.json").write_text(json.dumps(guest))
-        (self.folder / "state.json").unlink(missing_ok=True)
         self._write_ssh_config(port)
         with open(self.folder / "supervisor.log", "ab") as log:
-            subprocess.Popen(
+            supervisor = subprocess.Popen(
                 [sys.executable, "-m", "lab.supervisor", str(self.folder)], cwd=REPOSITORY, start_new_session=True,
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
+        (self.folder / "supervisor.pid").write_text(str(supervisor.pid))
+        while not self.alive() and supervisor.poll() is None:
+            time.sleep(0.01)  # for a moment after exec a process has no command line
         if wait:
-            self.wait()
+            self.wait(BOOT_LIMIT + slot_patience)
             if snapshot is not None:
                 # The guest still lives in the second in which it was saved.
                 self.run("date", "--set", "@%.3f" % time.time(), check=True)
@@ -73,10 +82,9 @@ class Machine:
 
     def stop(self) -> None:
         """Pull the plug. Returns when QEMU is gone."""
-        state = self._state()
-        supervisor = state.get("supervisor", 0)
         if not self.alive():
             return
+        supervisor = int((self.folder / "supervisor.pid").read_text())
         os.kill(supervisor, signal.SIGTERM)
         end = time.monotonic() + 30
         while self.alive():
@@ -101,10 +109,10 @@ class Machine:
 
     def alive(self) -> bool:
         """Whether its supervisor runs (it ends with QEMU, unless the guest is being rebooted)."""
-        pid = self._state().get("supervisor", 0)
         try:
+            pid = int((self.folder / "supervisor.pid").read_text())
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        except OSError:
+        except (OSError, ValueError):
             return False
         return str(self.folder).encode() in words
 
@@ -162,24 +170,28 @@ class Machine:
 
     def wait(self, limit: float = BOOT_LIMIT) -> None:
         """Until a command runs by ssh: QEMU takes connections long before sshd is there."""
-        began = time.monotonic()
+        began, answer = time.monotonic(), ""
         while True:
             left = limit - (time.monotonic() - began)
             if left < 0:
-                raise LabError("ssh does not answer after %.0f s; the console's last lines:\n%s" % (limit, self.console()))
-            self._must_live(began)
+                seen = "%s\nThe console's last lines:\n%s" % (answer, self.console())
+                raise LabError("ssh does not answer after %.0f s: %s" % (limit, seen))
+            self._must_live()
             try:
-                if self.run("true", timeout=min(20, left + 1)).returncode == 0:
-                    return
-            except LabError:
+                done = self.run("true", timeout=min(20, left + 1))
+            except LabError as e:
+                answer = str(e)
                 continue
+            if done.returncode == 0:
+                return
+            answer = done.stderr
             time.sleep(0.2)
 
     def settle(self, limit: float = SETTLE_LIMIT) -> str:
         """Until systemd has done all its jobs; `running`, or `degraded` where a unit failed."""
         began = time.monotonic()
         while True:
-            self._must_live(began)
+            self._must_live()
             state = self.run("systemctl", "is-system-running").stdout.strip()
             if state in ("running", "degraded", "maintenance"):
                 return state
@@ -199,7 +211,7 @@ class Machine:
         """Until ssh answers with another boot_id than `before`."""
         began = time.monotonic()
         while True:
-            self._must_live(began)
+            self._must_live()
             if time.monotonic() - began > limit:
                 raise LabError("no new boot after %.0f s; the console's last lines:\n%s" % (limit, self.console()))
             try:
@@ -222,29 +234,22 @@ class Machine:
 
     # --- details
 
-    def _must_live(self, began: float) -> None:
+    def _must_live(self) -> None:
         if self.alive():
             return
-        if not (self.folder / "state.json").exists() and time.monotonic() - began < 5:
-            return  # the supervisor has not said yet who it is
         log = self.folder / "supervisor.log"
         said = log.read_text()[-2000:] if log.exists() else ""
-        raise LabError("the guest %s has ended.\n%s\nThe console's last lines:\n%s" % (self.folder.name, said, self.console()))
-
-    def _state(self) -> dict[str, int]:
-        try:
-            state: dict[str, int] = json.loads((self.folder / "state.json").read_text())
-        except OSError:
-            return {}
-        return state
+        raise LabError(
+            "the guest %s has ended.\n%s\nThe console's last lines:\n%s" % (self.folder.name, said, self.console())
+        )
 
     def _write_ssh_config(self, port: int) -> None:
         self.ssh_config.write_text(
             f"Host lab\n  HostName 127.0.0.1\n  Port {port}\n  User root\n  IdentityFile {self.image.folder}/id\n"
             f"  IdentitiesOnly yes\n  UserKnownHostsFile {self.image.folder}/known_hosts\n  GlobalKnownHostsFile /dev/null\n"
-            "  HostKeyAlias hosttune-lab\n  StrictHostKeyChecking yes\n  BatchMode yes\n  ConnectTimeout 2\n  LogLevel ERROR\n"
+            "  HostKeyAlias hosttune-lab\n  StrictHostKeyChecking yes\n  BatchMode yes\n  ConnectTimeout 10\n  LogLevel ERROR\n"
             # One handshake costs a second under emulation. The connection ends with the QEMU that it goes to.
-            f"  ControlMaster auto\n  ControlPath {self.folder}/ssh-%C\n  ControlPersist 120\n"
+            f"  ControlMaster auto\n  ControlPath {self.folder}/ssh\n  ControlPersist 120\n"
             "  ServerAliveInterval 5\n  ServerAliveCountMax 12\n"
         )
 

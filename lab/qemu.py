@@ -11,7 +11,9 @@ from lab.image.build import Image
 COMMAND_LINE = "root=/dev/vda rw console=ttyS0 net.ifnames=0 mitigations=off nokaslr apparmor=0 selinux=0 quiet"
 
 
-def command(image: Image, folder: Path, port: int, accel: Accel, extra: str = "", snapshot: str | None = None) -> list[str]:
+def command(
+    image: Image, folder: Path, port: int, accel: Accel, extra: str = "", snapshot: str | None = None
+) -> list[str]:
     """One run of the guest that lives in `folder`, until it is switched off or resets itself (-no-reboot).
 
     A reset inside the same QEMU would take ten times as long as a fresh one under emulation. QMP is on standard input and
@@ -22,7 +24,8 @@ def command(image: Image, folder: Path, port: int, accel: Accel, extra: str = ""
         word
         for node in (0, 1)
         for word in (
-            "-object", f"memory-backend-ram,id=memory{node},size=2G", "-numa", f"node,nodeid={node},cpus={node},memdev=memory{node}",
+            "-object", f"memory-backend-ram,id=memory{node},size=2G",
+            "-numa", f"node,nodeid={node},cpus={node},memdev=memory{node}",
         )
     ]  # fmt: skip
     return [

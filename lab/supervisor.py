@@ -5,8 +5,8 @@ When the guest resets itself, whoever asked for it, a fresh QEMU goes on with th
 process ends too. At most two guests run at once on a machine: each supervisor, and its QEMU, holds the lock of a slot.
 
     FOLDER/guest.json      what to run (written by lab.machine)
-    FOLDER/state.json      {"supervisor": pid, "qemu": pid, "runs": number of QEMUs so far}
-    FOLDER/supervisor.log  why it ended
+    FOLDER/supervisor.pid  of this process (written by lab.machine too)
+    FOLDER/supervisor.log  each QEMU: its process id, how it ended
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import FrameType
 from typing import IO
@@ -31,19 +32,17 @@ SLOTS = 2
 def main(folder: Path) -> int:
     guest = json.loads((folder / "guest.json").read_text())
     image, accel = Image(Path(guest["image"])), Accel(**guest["accel"])
-    snapshot, runs = guest["snapshot"], 0
+    snapshot = guest["snapshot"]
     try:
-        slot = _slot()
+        slot = _slot(guest["slot_patience"])
     except LabError as e:
         _log(str(e))
         return 1
     signal.signal(signal.SIGTERM, _terminate)
     while True:
-        runs += 1
         argv = qemu.command(image, folder, guest["port"], accel, guest["append"], snapshot)
         run = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=[slot], text=True)
-        state = {"supervisor": os.getpid(), "qemu": run.pid, "runs": runs}
-        _write(folder / "state.json", json.dumps(state))
+        _log("QEMU %d begins" % run.pid)
         try:
             reason = _until_it_ends(run)
         finally:
@@ -70,28 +69,26 @@ def _until_it_ends(run: subprocess.Popen[str]) -> str:
     return reason
 
 
-def _slot() -> int:
+def _slot(patience: float) -> int:
     """An open, locked file. The lock belongs to the open file, which QEMU inherits, and so lasts as long as either."""
     folder = cache() / "slots"
     folder.mkdir(parents=True, exist_ok=True)
-    for number in range(SLOTS):
-        fd = os.open(folder / str(number), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return fd
-        except BlockingIOError:
-            os.close(fd)
-    raise LabError("%d guests run on this machine already: stop one (make lab-status, make lab-down)" % SLOTS)
+    end = time.monotonic() + patience
+    while True:
+        for number in range(SLOTS):
+            fd = os.open(folder / str(number), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return fd
+            except BlockingIOError:
+                os.close(fd)
+        if time.monotonic() > end:
+            raise LabError("%d guests run on this machine already: 'make lab-status' shows them" % SLOTS)
+        time.sleep(0.5)
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
     raise SystemExit(128 + number)
-
-
-def _write(path: Path, text: str) -> None:
-    aside = path.with_name(path.name + ".new")
-    aside.write_text(text)
-    aside.rename(path)
 
 
 def _log(text: str) -> None:

@@ -14,7 +14,9 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -23,7 +25,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab import LabError, cache, say
+from lab import LabError, cache, needs, say
 from lab.image import initrd
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -95,8 +97,7 @@ def recipe_hash() -> str:
 
 
 def _build_aside(folder: Path) -> None:
-    if os.getuid() != 0:
-        raise LabError("building the lab's image needs root (mounts and chroot): run it with sudo")
+    needs.to_build(cache())
     began = time.monotonic()
     say("building the image: up to three minutes the first time, 20 s after a change; cached below %s" % cache())
     roots = [str(root) for root in _roots("ct", "ct-shifted", "lab")]
@@ -105,7 +106,16 @@ def _build_aside(folder: Path) -> None:
     aside.mkdir(mode=0o700)
     try:
         # Mounts are made in a namespace of the child's own, so that even a killed build leaves none behind.
-        command = ["unshare", "--mount", "--propagation", "private", sys.executable, "-m", "lab.image.build", str(aside)]
+        command = [
+            "unshare",
+            "--mount",
+            "--propagation",
+            "private",
+            sys.executable,
+            "-m",
+            "lab.image.build",
+            str(aside),
+        ]
         subprocess.run([*command, *roots], check=True, cwd=REPOSITORY, stdout=sys.stderr)
     except BaseException as e:
         shutil.rmtree(aside, ignore_errors=True)
@@ -113,7 +123,17 @@ def _build_aside(folder: Path) -> None:
             raise LabError("the image could not be built: the lines above say why") from None
         raise
     aside.rename(folder)
+    _forget_old(folder.parent)
     say("built %s in %.0f s" % (folder, time.monotonic() - began))
+
+
+def _forget_old(folder: Path, keep: int = 3) -> None:
+    """An image is a gigabyte, and each edit of a file that goes in makes another; guests that exist keep theirs."""
+    used = {json.loads(path.read_text())["image"] for path in (cache() / "guests").glob("*/guest.json")}
+    images = [path for path in folder.iterdir() if path.is_dir() and path.suffix != ".new"]
+    for path in sorted(images, key=lambda image: image.stat().st_mtime)[:-keep]:
+        if str(path) not in used:
+            shutil.rmtree(path)
 
 
 def _roots(*names: str) -> list[Path]:
@@ -149,7 +169,7 @@ def build(aside: Path, ct: Path, ct_shifted: Path, lab: Path) -> None:
         raw = aside / "disk.raw"
         raw.touch()
         os.truncate(raw, DISK_BYTES)
-        _run("mke2fs", "-q", "-t", "ext4", "-d", root, "-L", "lab", "-E", "lazy_itable_init=1,lazy_journal_init=1", raw)  # fmt: skip
+        _run("mke2fs", "-q", "-t", "ext4", "-L", "lab", "-E", "lazy_itable_init=1,lazy_journal_init=1", "-d", root, raw)
         _run("qemu-img", "convert", "-O", "qcow2", raw, aside / "disk.qcow2")
         raw.unlink()
     _run("umount", "--recursive", root)
@@ -173,7 +193,15 @@ def _modules(root: Path) -> str:
     kernel = next(path.name for path in (root / "lib" / "modules").iterdir())
     source = root / "usr" / "src" / "lab"
     shutil.copytree(MODULES, source)
-    _chroot(root, "make", "-s", "-C", "/usr/src/lab", f"KERNEL=/lib/modules/{kernel}/build", f"DRIVER_VERSION={DRIVER_VERSION}")
+    _chroot(
+        root,
+        "make",
+        "-s",
+        "-C",
+        "/usr/src/lab",
+        f"KERNEL=/lib/modules/{kernel}/build",
+        f"DRIVER_VERSION={DRIVER_VERSION}",
+    )
     extra = root / "lib" / "modules" / kernel / "extra"
     extra.mkdir()
     for module in source.glob("*.ko"):
@@ -207,14 +235,24 @@ def _install_libraries(libraries: Sequence[Path], root: Path, owner: int = 0) ->
 
 def _settings(root: Path) -> None:
     (root / "etc" / "hostname").write_text(NODE + "\n")
-    table = "overlay /{volume} overlay lowerdir=/{lab}/{lower},upperdir=/{lab}/{vmid}/upper,workdir=/{lab}/{vmid}/work 0 0\n"
-    mounts = [table.format(volume=VOLUME.format(vmid=vmid), lab="var/lib/lab", lower=lower, vmid=vmid) for vmid, lower in CONTAINERS.items()]
+    (root / "etc" / "resolv.conf").write_text("")  # mmdebstrap leaves this machine's, and there is nobody to ask
+    layers = "lowerdir=/var/lib/lab/{lower},upperdir=/var/lib/lab/{vmid}/upper,workdir=/var/lib/lab/{vmid}/work"
+    line = f"overlay /{VOLUME} overlay {layers} 0 0\n"
+    mounts = [line.format(vmid=vmid, lower=lower) for vmid, lower in CONTAINERS.items()]
     (root / "etc" / "fstab").write_text("".join(mounts))
     for unit in SLOW_UNITS:
         link = root / "etc" / "systemd" / "system" / unit
         link.unlink(missing_ok=True)
         link.symlink_to("/dev/null")
-    _run("systemctl", f"--root={root}", "--quiet", "enable", "systemd-networkd.service", "ssh.service", "lab-boot.service")
+    _run(
+        "systemctl",
+        f"--root={root}",
+        "--quiet",
+        "enable",
+        "systemd-networkd.service",
+        "ssh.service",
+        "lab-boot.service",
+    )
     for name in ("subuid", "subgid"):
         (root / "etc" / name).write_text(f"root:{SHIFT}:65536\n")
     (root / "etc" / "machine-id").write_text(hashlib.md5(b"hosttune lab").hexdigest() + "\n")
@@ -244,7 +282,12 @@ def _container_layer(root: Path, vmid: int, lower: str) -> None:
     layer = root / "var" / "lib" / "lab" / str(vmid)
     for path in (layer / "upper", layer / "work", root / VOLUME.format(vmid=vmid)):
         path.mkdir(parents=True, exist_ok=True)
-    os.chown(layer / "upper", owner.st_uid, owner.st_gid)
+    etc = layer / "upper" / "etc"
+    etc.mkdir(mode=0o755)
+    (etc / "hostname").write_text(f"ct{vmid}\n")
+    (etc / "resolv.conf").write_text("")
+    for path in (layer / "upper", etc, etc / "hostname", etc / "resolv.conf"):
+        os.chown(path, owner.st_uid, owner.st_gid)
 
 
 def _copy_tree(source: Path, root: Path) -> None:
@@ -261,7 +304,11 @@ def _copy_tree(source: Path, root: Path) -> None:
 
 def _chroot(root: Path, *argv: str) -> None:
     environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"}
-    subprocess.run(["chroot", root, *argv], check=True, env=environment, stdout=subprocess.DEVNULL)
+    done = subprocess.run(
+        ["chroot", root, *argv], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    if done.returncode != 0:
+        raise LabError("'%s' ended with %d in the image's root:\n%s" % (shlex.join(argv), done.returncode, done.stdout))
 
 
 def _run(*argv: str | Path) -> None:

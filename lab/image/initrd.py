@@ -29,7 +29,7 @@ def write(path: Path, root: Path, kernel: str) -> None:
     lines = "\n".join(f"/bin/busybox insmod /modules/{module.name}" for module in modules)
     files["init"] = (0o100755, INIT.format(insmod=lines).encode())
     files["bin/busybox"] = (0o100755, (root / "bin" / "busybox").read_bytes())
-    folders = {name: (0o040755, b"") for name in ("bin", "dev", "modules", "root")}
+    folders = dict.fromkeys(("bin", "dev", "modules", "root"), (0o040755, b""))
     path.write_bytes(gzip.compress(_cpio({**folders, **files}), 6))
 
 
