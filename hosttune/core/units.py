@@ -70,7 +70,7 @@ def properties(host: Host, unit: str) -> Dict[str, str]:
     ran = host.run(["systemctl", "show", unit, "-p", ",".join(PROPERTIES)])
     if ran.rc:
         raise Refused(
-            "systemd does not answer: %s" % (ran.err.strip() or "exit code %d" % ran.rc),
+            "systemd does not answer: %s" % (ran.err.strip().splitlines() or ["exit code %d" % ran.rc])[0],
             unit,
             "systemctl is-system-running must say running or degraded there",
         )

@@ -24,9 +24,9 @@ from tests.kernel.serving import MODEL, PORT, profile
 
 UNIT = "hosttune-tiny.service"
 NASTY = [
-    "", " ", "a b", "100%", "%n %Z %%", "$HOME ${HOME} $$", "back\\slash", "\\n \\x41 \\q", "end\\", 'say "hi"', "it's", "';'", ";",
-    "#no comment", "; neither", "ünïcödé ✓ 日本", '{"a": [1, "%d", "$x"], "b": {"c": "\\"q\\""}}', "a=b=c", "-x", "@-:+!", "~", "*?[a]",
-    "`id` $(id) | & < >", "'", '"', "\\", "secret", "tab?",
+    "", " ", "a b", "100%", "%n %Z %%", "$HOME ${HOME} $$", "back\\slash", "\\n \\x41 \\q", "end\\", 'say "hi"', "it's",
+    "';'", ";", "#no comment", "; neither", "ünïcödé ✓ 日本", '{"a": [1, "%d", "$x"], "b": {"c": "\\"q\\""}}', "a=b=c",
+    "-x", "@-:+!", "~", "*?[a]", "`id` $(id) | & < >", "'", '"', "\\", "secret", "tab?",
 ]  # fmt: skip
 
 
@@ -209,7 +209,10 @@ def test_a_secret_reaches_the_engine_as_a_file_and_nothing_else(ct: Container) -
     environ = ct.attach("cat", "/proc/%s/environ" % pid).stdout.split("\0")
     (path,) = [item.partition("=")[2] for item in environ if item.startswith("KEY_FILE=")]
     assert ct.attach("nsenter", "-t", pid, "-m", "cat", path).stdout == "s3cr3t"
-    assert "s3cr3t" not in str(journal.entries(Reaching())) + " ".join(environ) + ct.attach("systemctl", "cat", UNIT).stdout
+    assert (
+        "s3cr3t"
+        not in str(journal.entries(Reaching())) + " ".join(environ) + ct.attach("systemctl", "cat", UNIT).stdout
+    )
 
 
 def test_the_model_is_what_its_path_says(ct: Container) -> None:
