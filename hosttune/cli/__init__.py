@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
+import os
+import re
 import sys
 
 import click
 
 from .. import __version__
 from ..core.model import Refused
+from . import streams
 
 COMMANDS = {
     "status": "after a reboot: what survived, what is gone, what would be done",
@@ -62,6 +66,7 @@ def hosttune() -> None:
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     args = sys.argv[1:] if argv is None else argv
+    streams.repair()
     try:
         done = hosttune.main(args=args, prog_name="hosttune", standalone_mode=False)
         return done if isinstance(done, int) else 0
@@ -70,6 +75,7 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     except click.ClickException as e:
         e.show()
+        _document(Refused(e.format_message(), "command line", "hosttune --help"), args)
         return 2
     except (KeyboardInterrupt, click.Abort):
         click.echo("interrupted; the next run finishes or drops what was begun", err=True)
@@ -77,20 +83,54 @@ def main(argv: list[str] | None = None) -> int:
     except Refused as e:
         _refused(e, args)
         return 2
-    except BrokenPipeError:
-        sys.stderr.close()
-        return 141
+    except (BrokenPipeError, SystemExit):  # click ends by SystemExit when nobody reads the pipe any more
+        return _unread()
+    except OSError as e:
+        _refused(Refused(e.strerror or str(e), str(e.filename or ""), _WAYS_OUT.get(e.errno or 0, "")), args)
+        return 2
+    except Exception as e:
+        import traceback
+
+        traceback.print_exc()
+        what = "this is a defect of hosttune: %s: %s" % (type(e).__name__, e)
+        _refused(Refused(what, "hosttune " + " ".join(args), "report it, with what stands above"), args)
+        return 2
+
+
+_WAYS_OUT = {
+    errno.EACCES: "run it as root",
+    errno.EPERM: "run it as root",
+    errno.ENOSPC: "free space on that file system (df -h)",
+    errno.EROFS: "that file system is read-only: mount it writable, or use another machine",
+}
+
+
+def _unread() -> int:
+    """Nobody reads what we print (`| head`): no traceback when Python flushes at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return 141
 
 
 def _refused(e: Refused, args: list[str]) -> None:
-    if (
-        "-ojson" in args
-        or any(a == "-o" and b == "json" for a, b in zip(args, args[1:], strict=False))
-        or "--output=json" in args
-    ):
+    from ..render.visible import visible
+
+    _document(e, args)
+    click.echo(visible("hosttune: %s%s" % (e.where + ": " if e.where else "", e.what)), err=True)
+    if e.way_out:
+        click.echo("  way out: %s" % visible(e.way_out, "\n"), err=True)
+
+
+def _document(e: Refused, args: list[str]) -> None:
+    """One document on stdout, also when there is no report, if JSON was asked for."""
+    if "json" in [_output(word, after) for word, after in zip(args, [*args[1:], ""], strict=True)]:
         from ..render.as_json import refusal
 
         click.echo(refusal(" ".join(args), e), nl=False)
-    click.echo("hosttune: %s%s" % (e.where + ": " if e.where else "", e.what), err=True)
-    if e.way_out:
-        click.echo("  way out: %s" % e.way_out, err=True)
+
+
+def _output(word: str, following: str) -> str:
+    """What a word of the command line says of --output, in itself or by the word after it; "" for nothing."""
+    if word == "--output" or re.fullmatch(r"-[a-z]*o", word):
+        return following
+    found = re.fullmatch(r"--output=(.*)|-[a-z]*?o(json|junit|text)", word)
+    return found.group(1) or found.group(2) or "" if found else ""

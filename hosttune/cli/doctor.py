@@ -117,7 +117,7 @@ def _uid(as_user: str | None) -> int | None:
 def _read(path: str) -> dict[str, Any]:
     try:
         data: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:
         raise Refused("this is not JSON: %s" % getattr(e, "msg", e), "%s:%s" % (path, getattr(e, "lineno", 1)))
     return data
 
@@ -130,7 +130,7 @@ def _write(path: str, recording: dict[str, Any]) -> None:
     except OSError as e:
         raise Refused("the recording could not be written: %s" % e.strerror, path)
     except Refused:
-        raise Refused("there is such a file already", path, "name another, or remove it first")
+        raise Refused("there is such a file already", path, "name another")
 
 
 def _facts(seen: Machine | None) -> dict[str, str]:

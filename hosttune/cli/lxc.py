@@ -174,7 +174,7 @@ def _recorded(path: str, text: str) -> DeviceTable:
 
     try:
         hosts = machines(json.loads(text), machine)
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:
         raise Refused("this is not JSON: %s" % getattr(e, "msg", e), "%s:%s" % (path, getattr(e, "lineno", 1)))
     if "host" not in hosts:
         raise Refused('the recording has no machine "host"', path)

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
@@ -38,10 +38,11 @@ class Output:
         report = replace(
             report, findings=findings, version=__version__, duration_ms=int((time.time() - self.started) * 1000)
         )
-        click.echo(self._text(report), nl=False, err=err, color=self._coloured())
+        coloured = self._coloured(sys.stderr if err else sys.stdout)
+        click.echo(self._text(report, coloured), nl=False, err=err, color=coloured)
         return exit_code(report, self.strict)
 
-    def _text(self, report: Report) -> str:
+    def _text(self, report: Report, coloured: bool) -> str:
         if self.format == "json":
             from ..render import as_json
 
@@ -52,16 +53,16 @@ class Output:
             return junit.render(report)
         from ..render import text
 
-        return text.render(report, self._coloured(), self.ascii or not _utf8(), self.verbose)
+        return text.render(report, coloured, self.ascii or not _utf8(), self.verbose)
 
-    def _coloured(self) -> bool:
+    def _coloured(self, stream: TextIO) -> bool:
         if self.format != "text":
             return False
         if self.colour != "auto":
             return self.colour == "always"
         if os.environ.get("NO_COLOR"):
             return False
-        return bool(os.environ.get("FORCE_COLOR")) or sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+        return bool(os.environ.get("FORCE_COLOR")) or stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def _utf8() -> bool:

@@ -6,12 +6,14 @@ from __future__ import annotations
 from xml.etree import ElementTree as ET
 
 from ..core.model import ERROR, FAIL, SKIP, Finding, Report
+from .visible import visible_report
 
 _ELEMENT = {FAIL: "failure", ERROR: "error", SKIP: "skipped"}
 
 
 def render(report: Report) -> str:
     """The whole document."""
+    report = visible_report(report)
     machines = sorted({f.machine for f in report.findings}) or ["host"]
     root = ET.Element("testsuites", name="hosttune " + report.command)
     for machine in machines:

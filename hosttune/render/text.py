@@ -15,6 +15,7 @@ from dataclasses import replace
 import click
 
 from ..core.model import ERROR, FAIL, OK, SKIP, WARN, Action, Finding, Report, Step, counts, first_cause
+from .visible import visible, visible_report
 
 _MARKS = {OK: "✓", WARN: "!", FAIL: "✗", SKIP: "–", ERROR: "?"}
 _ASCII = {OK: "ok", WARN: "!!", FAIL: "XX", SKIP: "--", ERROR: "??"}
@@ -30,6 +31,7 @@ def _plain(text: str, **_: object) -> str:
 
 def render(report: Report, colour: bool = False, ascii_only: bool = False, verbose: bool = False) -> str:
     """The whole report, ending in a line feed. verbose: also what is well and what does not apply."""
+    report = visible_report(report)
     style: Style = click.style if colour else _plain
     marks = _ASCII if ascii_only else _MARKS
     lines = list(_lines(report, style, marks, verbose))
@@ -110,7 +112,8 @@ def diff(step: Step, style: Style = _plain) -> Iterator[str]:
     """A step as the lines of a unified diff, or as one line for a value."""
     if step.effect != "replace":
         command = "  (%s)" % shlex.join(step.argv) if step.argv else ""
-        yield "  %s: %s → %s%s" % (step.target, step.before, step.after, command)
+        values = (visible(str(value)) for value in (step.before, step.after))
+        yield "  %s: %s → %s%s" % (step.target, *values, command)
         return
     before, after = (step.before or "").splitlines(), (step.after or "").splitlines()
     names = (
@@ -118,8 +121,7 @@ def diff(step: Step, style: Style = _plain) -> Iterator[str]:
         step.target if step.after is not None else "/dev/null",
     )
     for line in difflib.unified_diff(before, after, *names, lineterm=""):
-        clean = line.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-        yield "  " + style(clean, fg={"+": "green", "-": "red"}.get(line[0]))
+        yield "  " + style(visible(line, "\t"), fg={"+": "green", "-": "red"}.get(line[0]))
 
 
 def _action(action: Action, style: Style) -> Iterator[str]:

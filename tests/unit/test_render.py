@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import string
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -13,9 +16,10 @@ import pytest
 
 from hosttune.core.catalogue import finding
 from hosttune.core.ignore import apply_ignores
-from hosttune.core.model import Action, Hint, Report, Step, exit_code
+from hosttune.core.model import ERROR, FAIL, PROVED, SKIP, Action, Finding, Hint, Report, Step, exit_code
 from hosttune.core.profile import Ignore
 from hosttune.render import as_json, junit, text
+from hosttune.render.visible import visible
 
 GOLDEN = Path(__file__).parent / "golden"
 ROOT = Path(__file__).parents[2]
@@ -152,3 +156,48 @@ def test_ignores(ignore: Ignore, ignored: bool, unused: bool) -> None:
     found = apply_ignores([finding("HT201", "fail", "0000:11:00.0", "s")], [ignore], NOW)
     assert bool(found[0].ignored) is ignored
     assert any(f.id == "HT901" for f in found) is unused
+
+
+EVIL = "a\x1b]0;title\x07\x1b[2J\nforged: all is well\r\x9b31m\u202eesrever\u2028\udcff\x00\ufffe"
+"""As a container's root may name a process, a mount point or a driver's error."""
+LINE = EVIL.replace("\n", "")
+"""A diff shows the lines of a file as lines."""
+
+
+def evil() -> Report:
+    hurt = Finding(
+        "HT401", "device-cgroup-refuses", FAIL, "correctness", EVIL, EVIL, EVIL, EVIL,
+        Hint("one\ntwo" + LINE, EVIL, EVIL, "apply"), (EVIL,), PROVED, (EVIL,), EVIL, "ct:" + EVIL,
+    )  # fmt: skip
+    return Report(
+        "doctor", EVIL, {"kind": EVIL}, (hurt, replace(hurt, status=ERROR), replace(hurt, status=SKIP), replace(hurt, ignored=EVIL)),
+        (Step("HT421", EVIL, "replace", EVIL, "old" + LINE, "new" + LINE), Step("HT101", EVIL, "poke", EVIL, EVIL, EVIL, (EVIL,))),
+        (Action("restart", EVIL, (EVIL,), EVIL, (EVIL,), EVIL),), ({"effect": "run", "target": EVIL},), True, "apply",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("colour", [False, True])
+@pytest.mark.parametrize("ascii_only", [False, True])
+def test_no_text_of_a_machine_steers_the_terminal(colour: bool, ascii_only: bool) -> None:
+    told = text.render(evil(), colour, ascii_only, verbose=True)
+    told.encode()  # lone surrogates would not print
+    plain = re.sub("\x1b\\[[0-9;]*m", "", told) if colour else told
+    assert set(plain) & set(EVIL) - set(string.printable.replace("\x0b", "").replace("\x0c", "")) == set()
+    assert "\r" not in plain
+    lines = told.splitlines()
+    assert not any(line.lstrip().startswith("forged") for line in lines), told
+    assert r"\x1b[2J" in told and r"\xff" in told and r"\u202e" in told
+
+
+def test_junit_is_well_formed_whatever_a_machine_says() -> None:
+    root = ET.fromstring(junit.render(evil()))
+    assert len(root.findall(".//testcase")) == 4 and r"\x1b[2J" in ET.tostring(root, encoding="unicode")
+
+
+def test_json_holds_every_byte_and_stays_ascii() -> None:
+    told = as_json.render(evil())
+    assert told.isascii() and json.loads(told)["hosts"][0]["findings"][0]["summary"] == EVIL
+
+
+def test_a_healthy_text_is_shown_as_it_is() -> None:
+    assert visible("c 511:* rwm → größer ✗ 日本") == "c 511:* rwm → größer ✗ 日本"
