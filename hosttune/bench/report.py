@@ -78,6 +78,16 @@ class Bench:
     comparisons: tuple[Comparison, ...]
     versions: str
 
+    @property
+    def beware(self) -> str:
+        """What to know of rows with different letters; "" when there is one letter."""
+        if len(self.groups) < 2:
+            return ""
+        varied = ["engine: " + name for name in self.plan.vary]
+        if all(key in varied for key in self.differing):
+            return "Arms differ in what the plan varies: %s." % ", ".join(self.plan.vary)
+        return "Rows of different letters were measured under different circumstances: do not compare them."
+
     def count(self, status: str) -> int:
         """How many rows have a status."""
         return sum(row.status == status for row in self.rows)
@@ -169,8 +179,8 @@ def markdown(bench: Bench) -> str:
     for comparison in bench.comparisons:
         out += ["", "## %s against %s" % (comparison.arm, comparison.baseline), "", *_comparison(comparison)]
     out += ["", "## Circumstances", ""]
-    if len(bench.groups) > 1:
-        out += ["Rows of different letters were measured under different circumstances: do not compare them.", ""]
+    if bench.beware:
+        out += [bench.beware, ""]
     names = [group.name for group in bench.groups]
     out += [_cells(["", *names]), "|" + " --- |" * (len(names) + 1)] if names else ["Nothing was measured."]
     for key, values in circumstance_rows(bench):
