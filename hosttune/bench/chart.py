@@ -22,12 +22,19 @@ class Bar:
     note: str = ""
 
 
-def bars(rows: Sequence[Bar], unit: str, scale: float = 1) -> str:
-    """An SVG of horizontal bars from 0, error bars of one standard deviation. scale: 1000 for seconds in milliseconds."""
-    known = [row.summary for row in rows if row.summary]
-    highest = max((scale * (s.mean + (s.stdev or 0)) for s in known), default=0)
-    step = _step(highest)
-    top = max(step, math.ceil(highest / step - 1e-9) * step)
+def highest(rows: Sequence[Bar], scale: float = 1) -> float:
+    """Where the longest bar ends, its spread included."""
+    return max((scale * (row.summary.mean + (row.summary.stdev or 0)) for row in rows if row.summary), default=0)
+
+
+def bars(rows: Sequence[Bar], unit: str, scale: float = 1, end: float = 0) -> str:
+    """An SVG of horizontal bars from 0, error bars of one standard deviation.
+
+    scale: 1000 for seconds in milliseconds. end: what the axis reaches at least, for charts of one scale.
+    """
+    end = max(end, highest(rows, scale))
+    step = _step(end)
+    top = max(step, math.ceil(end / step - 1e-9) * step)
     plot, height = WIDTH - LABEL - VALUE, TOP + ROW * len(rows)
 
     def x(value: float) -> float:
@@ -73,10 +80,10 @@ def _row(row: Bar, y: float, x: Callable[[float], float], scale: float) -> list[
     return out
 
 
-def _step(highest: float) -> float:
+def _step(end: float) -> float:
     """A round distance of 4 to 8 grid lines."""
-    if highest <= 0:
+    if end <= 0:
         return 1
-    rough = highest / 5
+    rough = end / 5
     magnitude = 10 ** math.floor(math.log10(rough))
     return float(next(m * magnitude for m in (1, 2, 2.5, 5, 10) if m * magnitude >= rough - 1e-12))

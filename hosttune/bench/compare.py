@@ -12,7 +12,7 @@ from typing import Any
 
 from .plan import Plan
 from .results import VALID
-from .statistics import Summary, ratio
+from .statistics import Ratio, Summary, ratio
 
 PROMPT_SLACK = 8
 """Tokens by which two prompts may differ: numbers in front of them are cut into tokens differently."""
@@ -27,7 +27,7 @@ class Row:
     concurrency: int
     value: Summary
     baseline: Summary
-    ratio: float | None
+    ratio: Ratio | None
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 from .. import __version__
 from ..core.model import Refused
-from .chart import Bar, bars
+from .chart import Bar, bars, highest
 from .compare import Comparison, compare, groups
 from .plan import Configuration, Plan, restore
 from .results import INVALID, VALID, Results
@@ -194,17 +194,20 @@ METHOD = (
 )
 
 
+RATIO = (
+    "Ratio of means with its 95 % interval; one that holds 1 shows no difference. It covers trials of one server process: two "
+    "starts of the same engine differ more."
+)
+
+
 def _method(plan: Plan) -> str:
     exact = "exactly as long as asked" if plan.ignore_eos else "at most as long as asked"
-    return (
-        "%d trials after %d warm-up rounds, %d requests a stream, answers %s, temperature 0, every prompt new to the cache."
-        % (
-            plan.trials,
-            plan.warm_up,
-            plan.rounds,
-            exact,
-        )
-    )
+    said = (_many(plan.trials, "trial"), _many(plan.warm_up, "warm-up round"), _many(plan.rounds, "request"), exact)
+    return "%s after %s, %s a stream, answers %s, temperature 0, every prompt new to the cache." % said
+
+
+def _many(n: int, what: str) -> str:
+    return "%d %s%s" % (n, what, "" if n == 1 else "s")
 
 
 def _row(bench: Bench, row: Row) -> list[str]:
@@ -225,8 +228,9 @@ def _comparison(comparison: Comparison) -> list[str]:
     head = ("prompt", "tokens", "at once", comparison.arm, comparison.baseline, "ratio")
     out = [_cells(head), "|" + " --- |" * len(head)]
     for r in comparison.rows:
-        value = "no claim from one trial" if r.ratio is None else "%.2f" % r.ratio
+        value = "no claim from one trial" if r.ratio is None else str(r.ratio)
         out.append(_cells([r.prompt, str(r.max_tokens), str(r.concurrency), words(r.value), words(r.baseline), value]))
+    out += ["", RATIO]
     if comparison.missing:
         out += ["", "%d configurations have no valid result on both sides." % comparison.missing]
     return out
@@ -280,15 +284,19 @@ def html(bench: Bench) -> str:
         embedded=embedded,
         flags=flags(bench),
         method=METHOD % _method(bench.plan),
+        ratio=RATIO,
         version=__version__,
     )
 
 
 def _chart(bench: Bench, arm: str) -> dict[str, str]:
-    rows = [row for row in bench.rows if row.configuration.arm == arm]
-    output = bars([Bar(row.label, row.figure("output"), row.status) for row in rows], "output tokens/s, all streams")
-    ttft = bars([Bar(row.label, row.figure("ttft"), row.status) for row in rows], "time to first token, ms", 1000)
-    return {"arm": arm, "output": output, "ttft": ttft}
+    """Both charts of an arm, on the scale of all arms: a longer bar is a larger figure all over the page."""
+    out = {"arm": arm}
+    for name, unit, scale in (("output", "output tokens/s, all streams", 1), ("ttft", "time to first token, ms", 1000)):
+        every = [Bar(row.label, row.figure(name), row.status) for row in bench.rows]
+        mine = [bar for bar, row in zip(every, bench.rows, strict=True) if row.configuration.arm == arm]
+        out[name] = bars(mine, unit, scale, highest(every, scale))
+    return out
 
 
 def _without_pieces(result: Mapping[str, Any]) -> dict[str, Any]:

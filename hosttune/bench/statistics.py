@@ -27,9 +27,42 @@ def summary(values: Sequence[float]) -> Summary | None:
     return Summary(len(values), statistics.fmean(values), statistics.median(values), spread)
 
 
-def ratio(value: Summary, baseline: Summary) -> float | None:
-    """How many times the baseline's mean. None for n = 1 on either side: one trial tells nothing of a difference."""
-    return value.mean / baseline.mean if value.n > 1 and baseline.n > 1 else None
+@dataclass(frozen=True)
+class Ratio:
+    """How many times a baseline: of the means, with its 95 % interval. One that holds 1 shows no difference."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return "%.2f (%.2f to %.2f)" % (self.value, self.low, self.high)
+
+
+def ratio(mine: Summary, baseline: Summary) -> Ratio | None:
+    """None for n = 1 on either side: one trial tells nothing of a difference.
+
+    Welch's interval on logarithms, sd / mean standing for the sd of a logarithm. It covers what varies between trials of
+    one server process, not between two starts of it.
+    """
+    if mine.stdev is None or baseline.stdev is None:
+        return None
+    parts = [((s.stdev or 0) / s.mean) ** 2 / s.n for s in (mine, baseline)]
+    variance, value = sum(parts), mine.mean / baseline.mean
+    if variance == 0:
+        return Ratio(value, value, value)
+    freedom = variance**2 / sum(part**2 / (s.n - 1) for part, s in zip(parts, (mine, baseline), strict=True))
+    factor = math.exp(_t(freedom) * math.sqrt(variance))
+    return Ratio(value, value / factor, value * factor)
+
+
+STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
+"""97.5 % quantiles of Student's t for 1 to 15 degrees of freedom."""
+
+
+def _t(freedom: float) -> float:
+    """The quantile of the next lower whole number of degrees, that of 15 from there on: never too narrow."""
+    return STUDENT[min(max(int(freedom), 1), len(STUDENT)) - 1]
 
 
 def words(found: Summary | None, scale: float = 1) -> str:

@@ -87,7 +87,7 @@ def test_equal_circumstances_are_compared(measured: Callable[..., Path], capsys:
     text, html = report(measured(), capsys)
     assert "All 2 configurations are valid." in text and "All 2 configurations are valid." in html
     assert "## eagle against plain" in text and "Not compared" not in text
-    ratio = re.search(r"\| fib \| 16 \| 2 \| .* ± .* \| .* ± .* \| (\d\.\d\d) \|", text)
+    ratio = re.search(r"\| fib \| 16 \| 2 \| .* ± .* \| .* ± .* \| (\d\.\d\d \(\d.* to \d.*\)) \|", text)
     assert ratio and ratio[1] in html
 
 
