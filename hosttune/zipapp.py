@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line as one file for targets: hosttune and the pure-Python libraries it uses, from this environment.
 
-`python -m hosttune.zipapp OUT` writes it. It runs on any Linux with Python 3.11 or newer and no packages at all:
-compiled speed-ups are left out (markupsafe and pyyaml do without), and so are fabric and ansible-core, which are for
-the machine that one sits at. What is inside is what is installed here, so these versions were tested together.
+`python -m hosttune.zipapp OUT` writes it; `--cached` in place of OUT keeps it in ~/.cache/hosttune and says where, as JSON.
+It runs on any Linux with Python 3.11 or newer and no packages at all: compiled speed-ups are left out (markupsafe and pyyaml
+do without), and so are fabric and ansible-core, which are for the machine that one sits at. What is inside is what is
+installed here, so these versions were tested together.
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
+import json
 import os
 import sys
 import tempfile
@@ -19,6 +22,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
+from .core import __version__
 from .core.model import Refused
 
 LIBRARIES = ("click", "h11", "jinja2", "markupsafe", "nvidia-ml-py", "pyudev", "pyyaml", "rich")
@@ -49,7 +53,10 @@ def build() -> bytes:
 
 def write(path: Path) -> None:
     """Put the zipapp at `path`, mode 0755, whole or not at all."""
-    data = build()
+    _put(path, build())
+
+
+def _put(path: Path, data: bytes) -> None:
     with tempfile.NamedTemporaryFile(dir=path.absolute().parent, prefix=path.name + ".", delete=False) as temp:
         try:
             temp.write(data)
@@ -58,6 +65,18 @@ def write(path: Path) -> None:
         except BaseException:
             os.unlink(temp.name)
             raise
+
+
+def cached() -> dict[str, str]:
+    """{path, sha256, version} of the file in the user's cache, made anew only when it would be another one."""
+    data = build()
+    sha256 = hashlib.sha256(data).hexdigest()
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hosttune" / "zipapp"
+    path = cache / sha256[:16] / "hosttune"
+    if not path.exists() or path.read_bytes() != data:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _put(path, data)
+    return {"path": str(path), "sha256": sha256, "version": __version__}
 
 
 def _contents() -> Iterator[tuple[str, bytes]]:
@@ -90,8 +109,11 @@ def _tree(folder: Traversable, name: str) -> Iterator[tuple[str, bytes]]:
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:
-        sys.exit("usage: python -m hosttune.zipapp OUT")
+        sys.exit("usage: python -m hosttune.zipapp OUT | --cached")
     try:
-        write(Path(sys.argv[1]))
+        if sys.argv[1] == "--cached":
+            sys.stdout.write(json.dumps(cached()) + "\n")
+        else:
+            write(Path(sys.argv[1]))
     except Refused as e:
         sys.exit(str(e))

@@ -29,6 +29,7 @@ PROPERTIES = (
 )
 _UNIT = re.compile(r"hosttune-[A-Za-z0-9][A-Za-z0-9_.-]*\.service")
 _OWN_FILE = re.compile(r"%s/%s|%s/[A-Za-z0-9_]+\.py" % (re.escape(FOLDER), _UNIT.pattern, re.escape(CODE)))
+BOOT_UNITS = ("hosttune-knobs.service", "hosttune-devices.service")
 VERBS = ("start", "stop", "restart", "reset-failed")
 STOP_TIMEOUT = 150
 """Seconds that `systemctl stop` is given: the units have TimeoutStopSec=90 and are killed after that."""
@@ -217,7 +218,7 @@ def verify(host: Host, request: Request) -> Dict[str, Any]:
 
 
 def _own(unit: str) -> str:
-    if not _UNIT.fullmatch(unit):
+    if not _UNIT.fullmatch(unit) or unit in BOOT_UNITS:
         raise Refused("%s is no unit of hosttune's" % unit, "request")
     return unit
 

@@ -15,6 +15,8 @@ STAGED, STAGED_INSIDE = "/dev/shm/models", "/srv/models"
 """Where staged models lie on the host, and read-only in its containers."""
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+RESERVED = ("knobs", "devices", "stage")
+"""Names of hosttune's own boot units."""
 SECRET = "secret:"
 _LOOKS_SECRET = re.compile(r"(?i)(^|[_-])(token|secret|password|passwd|api[_-]?key)$")
 
@@ -76,6 +78,8 @@ def engine(profile: Profile, name: str, where: str = "engines") -> Engine:
     here = "%s.%s" % (where, name)
     if not NAME.fullmatch(name):
         raise Refused("%r cannot be part of a unit's name" % name, here, "letters, digits, dot, dash and underscore")
+    if name in RESERVED:
+        raise Refused("hosttune-%s is a unit of hosttune itself" % name, here, "give the engine another name")
     plain = dict(profile.engines[name])
     place = plain.pop("in")
     model_name, model_path = _model(profile, plain["model"], place, here)

@@ -5,6 +5,7 @@ from hosttune.core import engine as engine
 from hosttune.core import examine as examine
 from hosttune.core import gpus as gpus
 from hosttune.core import host as host
+from hosttune.core import installed as installed
 from hosttune.core import knobs as knobs
 from hosttune.core import model as model
 from hosttune.core import place as place
