@@ -15,7 +15,6 @@ from ..core.knobs import KNOBS
 from ..core.model import Refused
 from ..core.profile import PATH, Profile, validate
 
-
 MERGE = "tag:yaml.org,2002:merge"
 
 

@@ -17,7 +17,7 @@ NVIDIA_STATIC_MAJOR, DRM_MAJOR = 195, 226
 _DYNAMIC = ((234, 254), (384, 511))
 LARGEST_MAJOR = 511
 
-_LINE = re.compile(r"\s*(\d+)\s(.+?)\s*\Z")
+_LINE = re.compile(r"\s*(\d{1,9})\s(.+?)\s*\Z")
 _GPU_NODE = re.compile(r"/dev/nvidia(\d+)\Z")
 # Devices whose character major is fixed (Documentation/admin-guide/devices.txt), by path below /dev: they can never
 # be the owner of a dynamic number.

@@ -21,10 +21,8 @@ def diagnose(machines: Mapping[str, Any], probes: Sequence[Probe]) -> List[Findi
     for probe in in_order(probes):
         try:
             results = probe.run(machines)
-        except Exception as e:  # a defect of a probe must not hide what the others saw
-            results = [
-                finding("HT903", ERROR, probe.name, "the %s probe broke: %s: %s" % (probe.name, type(e).__name__, e))
-            ]
+        except Exception:  # a defect of a probe must not hide what the others saw
+            results = [result for key in machines or ("host",) for result in _alone(probe, machines, key)]
         for result in results:
             causes = {
                 cause
@@ -38,6 +36,17 @@ def diagnose(machines: Mapping[str, Any], probes: Sequence[Probe]) -> List[Findi
                 failed.setdefault(probe.name, set()).add((result.machine, cause))
             found.append(result)
     return found
+
+
+def _alone(probe: Probe, machines: Mapping[str, Any], key: str) -> List[Finding]:
+    """A probe on one machine (a container with its host), when it broke on all of them: one strange answer must not keep
+    the others from being judged."""
+    some = {name: machine for name, machine in machines.items() if name in (key, "host")}
+    try:
+        return [result for result in probe.run(some) if result.machine == key or len(machines) == 1]
+    except Exception as e:
+        text = "the %s probe broke: %s: %s" % (probe.name, type(e).__name__, e)
+        return [finding("HT903", ERROR, probe.name, text, machine=key)]
 
 
 def in_order(probes: Sequence[Probe]) -> List[Probe]:

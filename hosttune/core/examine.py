@@ -17,7 +17,7 @@ from .lxc import inside, store
 from .model import ERROR, WARN, Finding, Hint, Refused
 from .probes import PROBES
 from .recording import SCHEMA, RecordingHost, ReplayHost, load
-from .recording_shape import refuse_bad
+from .recording_shape import answer_of, refuse_bad
 from .survey import Declared, Machine, survey
 
 Gpus = Mapping[str, Optional[int]]
@@ -31,8 +31,8 @@ def examine(host: Host, containers: Optional[Gpus] = None, declared: Optional[De
     """
     containers, declared = containers or {}, declared or Declared()
     asked = {ct_id: _inside(host, ct_id, replace(declared, gpus=gpus)) for ct_id, gpus in containers.items()}
-    # A container without Python is looked at from here, through its mounts and its device cgroup.
-    outside = tuple(ct_id for ct_id, view in asked.items() if view.get("absent", {}).get("id") == "HT904")
+    # A container without a Python that answers is looked at from here, through its mounts and its device cgroup.
+    outside = tuple(ct_id for ct_id, view in asked.items() if view.get("absent", {}).get("id") in ("HT903", "HT904"))
     here = replace(declared, container_ids=tuple(containers), outside=outside)
     recorder = RecordingHost(host)
     survey(recorder, here)
@@ -44,10 +44,11 @@ def examine(host: Host, containers: Optional[Gpus] = None, declared: Optional[De
 def _inside(host: Host, ct_id: str, declared: Declared) -> Dict[str, Any]:
     config = store.find(host, ct_id)  # Refused for one that is not here: nothing can be said of it
     try:
-        view: Dict[str, Any] = inside.ask(
-            host, ct_id, {"op": "survey", "declared": asdict(declared)}, declared.timeout * 4
-        )
-        return view
+        view = inside.ask(host, ct_id, {"op": "survey", "declared": asdict(declared)}, declared.timeout * 4)
+        try:
+            return dict(answer_of(view, "its answer"), declared=asdict(declared))
+        except Refused as e:
+            raise Refused("%s: %s" % (e.where, e.what), "ct:" + ct_id, "hosttune doctor inside the container") from None
     except inside.NoPython as e:
         return {"absent": {"id": "HT904", "what": e.what, "way_out": e.way_out}}
     except Refused as e:
@@ -84,6 +85,7 @@ def judge(
     hosts = load(dict(recording, machines=present), base) if present else {}
     ids = tuple(k[len("ct:") :] for k in recording.get("machines", {}) if k.startswith("ct:"))
     machines = {key: survey(host, _declared(key, host, ids), key) for key, host in hosts.items()}
+    machines = {key: _of_one_kernel(machine, machines.get("host")) for key, machine in machines.items()}
     findings = diagnose(machines, PROBES)
     findings += [_absent(key, m["absent"]) for key, m in recording["machines"].items() if key not in present]
     missing = sorted({question for host in hosts.values() for question in host.unrecorded})
@@ -98,6 +100,14 @@ def judge(
             )
         )
     return machines, findings
+
+
+def _of_one_kernel(machine: Machine, host: Optional[Machine]) -> Machine:
+    """A container with its host's device numbers: they are not namespaced, and commands are made of them that open
+    devices. A container that claims that nvidia-uvm has the number of a disk would be given the disk."""
+    if host is None or host is machine or host.majors is None or not machine.key.startswith("ct:"):
+        return machine
+    return replace(machine, majors=host.majors, owners=host.owners)
 
 
 def _declared(key: str, host: ReplayHost, ids: Sequence[str]) -> Declared:

@@ -155,7 +155,7 @@ class _Asking:
             self.unknowns.append((question, "%s%s" % (errname(e), ": " + str(e.filename) if e.filename else "")))
         except Unrecorded as e:
             self.unknowns.append((question, str(e)))
-        except ValueError as e:
+        except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as e:  # an answer of another shape
             self.unknowns.append((question, "not understood: %s" % e))
         return otherwise
 
@@ -267,7 +267,7 @@ def node_paths(minors: Sequence[int], names: Sequence[str], host_view: bool) -> 
 
     A container without any /dev/nvidiaN is asked for all of them, so that their absence shows.
     """
-    present = {int(n[len("nvidia") :]) for n in names if re.match(r"nvidia\d+\Z", n)}
+    present = {int(n[len("nvidia") :]) for n in names if re.match(r"nvidia\d{1,4}\Z", n)}
     wanted = present | set(minors) if host_view or not present else present
     gpus = tuple("/dev/nvidia%d" % minor for minor in sorted(wanted or {0}))
     return (CONTROL,) + gpus + (UVM_NODE, UVM_TOOLS)

@@ -36,7 +36,8 @@ def _escape(code: int) -> str:
 def visible_report(report: Report) -> Report:
     """The report with all its texts visible, but for the contents of files in its steps: those are shown line by line."""
     steps = tuple(dataclasses.replace(_clean(step), before=step.before, after=step.after) for step in report.steps)
-    return dataclasses.replace(_clean(dataclasses.replace(report, steps=())), steps=steps)
+    rest: Report = _clean(dataclasses.replace(report, steps=()))
+    return dataclasses.replace(rest, steps=steps)
 
 
 def _clean(value: Any, keep: str = "") -> Any:

@@ -130,7 +130,10 @@ def test_closed_streams_are_no_defect(tmp_path: Path, shell: str) -> None:
 
 
 def test_a_pipe_that_nobody_reads_is_no_finding() -> None:
-    script = "import subprocess, sys; p = subprocess.Popen(sys.argv[1:], stdout=subprocess.PIPE); p.stdout.close(); sys.exit(p.wait())"
+    script = (
+        "import subprocess, sys\np = subprocess.Popen(sys.argv[1:], stdout=subprocess.PIPE)\n"
+        "p.stdout.close()\nsys.exit(p.wait())"
+    )
     done = subprocess.run(
         [sys.executable, "-c", script, sys.executable, "-m", "hosttune", "list"], capture_output=True, text=True
     )

@@ -169,9 +169,11 @@ def evil() -> Report:
         "HT401", "device-cgroup-refuses", FAIL, "correctness", EVIL, EVIL, EVIL, EVIL,
         Hint("one\ntwo" + LINE, EVIL, EVIL, "apply"), (EVIL,), PROVED, (EVIL,), EVIL, "ct:" + EVIL,
     )  # fmt: skip
+    findings = (hurt, replace(hurt, status=ERROR), replace(hurt, status=SKIP), replace(hurt, ignored=EVIL))
     return Report(
-        "doctor", EVIL, {"kind": EVIL}, (hurt, replace(hurt, status=ERROR), replace(hurt, status=SKIP), replace(hurt, ignored=EVIL)),
-        (Step("HT421", EVIL, "replace", EVIL, "old" + LINE, "new" + LINE), Step("HT101", EVIL, "poke", EVIL, EVIL, EVIL, (EVIL,))),
+        "doctor", EVIL, {"kind": EVIL}, findings,
+        (Step("HT421", EVIL, "replace", EVIL, "old" + LINE, "new" + LINE),
+         Step("HT101", EVIL, "poke", EVIL, EVIL, EVIL, (EVIL,))),
         (Action("restart", EVIL, (EVIL,), EVIL, (EVIL,), EVIL),), ({"effect": "run", "target": EVIL},), True, "apply",
     )  # fmt: skip
 
