@@ -131,15 +131,19 @@ def test_source_that_changed_since_it_was_planned_is_refused(change: object, tmp
     assert e.value.where == one.source and "files that are whole are kept" in e.value.way_out
 
 
-def test_source_that_changes_while_it_is_read_is_refused(tmp_path: Path, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("change", [_touch, lambda path: os.truncate(path, 5 * MIB), _grow], ids=["time", "shorter", "longer"])
+def test_source_that_changes_while_it_is_read_is_refused(
+    change: object, tmp_path: Path, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one, read = job(tmp_path, "a", 9 * MIB), copy._read
+    assert callable(change)
 
-    def shrinking(fd: int, view: memoryview, at: int, job: Job) -> None:
+    def changing(fd: int, view: memoryview, at: int, job: Job) -> None:
         if at == 4 * MIB:
-            os.truncate(one.source, 5 * MIB)
+            change(one.source)
         read(fd, view, at, job)
 
-    monkeypatch.setattr(copy, "_read", shrinking)
+    monkeypatch.setattr(copy, "_read", changing)
     with pytest.raises(Refused, match="the file ends at|the file changed while"):
         run([one], threads)
 
