@@ -14,7 +14,7 @@ from dataclasses import asdict
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from . import http, ports
-from .host import Host, errname, read_or_none
+from .host import TEMP, Host, errname, read_or_none
 from .model import Refused
 
 FOLDER = "/etc/systemd/system"
@@ -28,7 +28,10 @@ PROPERTIES = (
     *("NeedDaemonReload", "FragmentPath", "DropInPaths", "Environment"),
 )
 _UNIT = re.compile(r"hosttune-[A-Za-z0-9][A-Za-z0-9_.-]*\.service")
-_OWN_FILE = re.compile(r"%s/%s|%s/[A-Za-z0-9_]+\.py" % (re.escape(FOLDER), _UNIT.pattern, re.escape(CODE)))
+_OWN_FILE = re.compile(
+    r"(%s/%s|%s/[A-Za-z0-9_]+\.py)(%s)?" % (re.escape(FOLDER), _UNIT.pattern, re.escape(CODE), re.escape(TEMP))
+)
+"""Also what a killed run left half-written beside one."""
 BOOT_UNITS = ("hosttune-knobs.service", "hosttune-devices.service")
 VERBS = ("start", "stop", "restart", "reset-failed")
 STOP_TIMEOUT = 150

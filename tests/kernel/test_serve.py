@@ -12,9 +12,12 @@ import pytest
 
 from hosttune.core import engine as changes
 from hosttune.core import journal
-from hosttune.core.model import Report
+from hosttune.core.model import Refused, Report
 from hosttune.core.place import Reaching
+from hosttune.core.profile import validate
+from hosttune.preflight import preflight
 from hosttune.serve import quote, see, start
+from hosttune.serve.arm import EngineArm, identity
 from hosttune.serve.wait import wait
 from tests.kernel import serving
 from tests.kernel.conftest import MakeContainer, _cannot
@@ -217,3 +220,52 @@ def test_a_secret_reaches_the_engine_as_a_file_and_nothing_else(ct: Container) -
 
 def test_the_model_is_what_its_path_says(ct: Container) -> None:
     assert ct.attach("head", "-c", "4", MODEL).stdout == "GGUF"
+
+
+def test_preflight_is_go_with_a_running_engine_and_no_go_with_a_dead_one(ct: Container) -> None:
+    p = profile(ct, model=MODEL)
+    told = preflight(Reaching(), p)
+    assert statuses(told)["HT605"] == "fail" and told.facts["verdict"] == "no-go"
+    (f,) = [f for f in told.findings if f.id == "HT605"]
+    assert f.hint.command == "hosttune unit start tiny --wait"
+    start.start(Reaching(), p, "tiny")
+    wait(Reaching(), p, "tiny")
+    host = Reaching()
+    told = preflight(host, p)
+    assert told.facts["verdict"] == "go" and set(statuses(told).values()) <= {"skip"} and host.effects == [], told.findings
+    ct.attach("kill", "-SEGV", property_of(ct, "MainPID"))
+    while property_of(ct, "ActiveState") == "active":
+        pass
+    told = preflight(Reaching(), p)
+    (f,) = [f for f in told.findings if f.status == "fail"]
+    assert f.id == "HT606" and "SIGSEGV" in f.summary
+
+
+def test_an_arm_is_started_for_a_benchmark_and_what_ran_before_comes_back(ct: Container) -> None:
+    plain = profile(ct).engines["tiny"]
+    p = validate({"models": {"tiny": {"source": "/x"}}, "engines": {"tiny": plain, "other": {**plain, "listen": "0.0.0.0"}}})
+    start.start(Reaching(), p, "tiny")
+    wait(Reaching(), p, "tiny")
+    arm = EngineArm("b", Reaching(), p, "other")
+    with pytest.raises(Refused, match="has no address"):  # this container has a loopback only
+        arm.start()
+    running = [name for name in ("tiny", "other") if see.see(Reaching(), p, name).runs]
+    assert running == ["other"], "it took the port of the one that ran"
+    who = identity(Reaching(), see.see(Reaching(), p, "other").engine)()
+    assert who["MainPID"] not in ("", "0") and len(who["InvocationID"]) == 32
+    arm.stop()
+    assert arm.leftovers() == ()
+    arm.restore()
+    assert [name for name in ("tiny", "other") if see.see(Reaching(), p, name).runs] == ["tiny"]
+
+
+def test_a_run_that_was_killed_between_intent_and_done_is_settled_by_the_next(ct: Container) -> None:
+    host, p = Reaching(), profile(ct)
+    first = see.steps(see.see(host, p, "tiny"))[0]
+    journal.begin(host, first)  # and then it was killed
+    assert [e.state for e in journal.entries(host)] == ["intent"]
+    ct.stop()
+    assert changes.recover(Reaching(), {}) == [] and journal.entries(host)[0].state == "intent", "nobody can look there now"
+    ct.start(booted=True)
+    start.start(Reaching(), p, "tiny")
+    assert [e.state for e in journal.entries(host)] == ["dropped", "done", "done"]
