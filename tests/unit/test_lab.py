@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The lab's own decisions, without a guest: what to run it with, what it needs, when a guest ends and when it goes on."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lab import LabError, accel, cases, needs, supervisor
+from lab.image.build import REPOSITORY, Image
+from lab.machine import Machine
+
+FAKE_QEMU = """\
+#!{python}
+import json, pathlib, sys
+runs = pathlib.Path({folder!r}, "runs")
+runs.write_text((runs.read_text() if runs.exists() else "") + json.dumps(sys.argv) + "\\n")
+reasons = {reasons!r}
+print(json.dumps({{"QMP": {{}}}}), flush=True)
+json.loads(sys.stdin.readline())
+reason = reasons[len(runs.read_text().splitlines()) - 1]
+if reason:
+    print(json.dumps({{"event": "SHUTDOWN", "data": {{"guest": True, "reason": reason}}}}), flush=True)
+"""
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOSTTUNE_CACHE", str(tmp_path))
+    monkeypatch.delenv("HOSTTUNE_LAB_ACCEL", raising=False)
+
+
+@pytest.mark.parametrize(
+    "make, reason",
+    [
+        (lambda path: None, "No such file or directory"),
+        (lambda path: path.write_text(""), "makes no virtual machine"),
+        (lambda path: path.mkdir(), "Is a directory"),
+    ],
+)
+def test_what_is_no_kvm_is_not_used(tmp_path: Path, make: Callable[[Path], object], reason: str) -> None:
+    device, cpuinfo = tmp_path / "kvm", tmp_path / "cpuinfo"
+    cpuinfo.write_text("flags\t\t: fpu vmx\n")
+    make(device)
+    assert reason in (accel._obstacle(device, cpuinfo) or "")
+
+
+def test_a_kvm_is_not_trusted_where_the_processor_has_no_virtualisation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """kvm_pvm: it makes virtual machines, and runs no ordinary kernel in them."""
+    device, cpuinfo = tmp_path / "kvm", tmp_path / "cpuinfo"
+    device.write_text("")
+    answers = {accel.KVM_GET_API_VERSION: lambda: 12, accel.KVM_CREATE_VM: lambda: os.open(os.devnull, os.O_RDWR)}
+    monkeypatch.setattr(fcntl, "ioctl", lambda fd, request: answers[request]())
+    cpuinfo.write_text("processor\t: 0\nflags\t\t: fpu hypervisor\n")
+    assert "runs no ordinary kernel" in (accel._obstacle(device, cpuinfo) or "")
+    cpuinfo.write_text("processor\t: 0\nflags\t\t: fpu svm\n")
+    assert accel._obstacle(device, cpuinfo) is None
+
+
+@pytest.mark.parametrize("wish", ["tcg", "kvm"])
+def test_the_environment_decides_how_to_run(wish: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOSTTUNE_LAB_ACCEL", wish)
+    assert accel.choose(Path("/nonexistent")).name == wish
+
+
+def test_an_unknown_way_to_run_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOSTTUNE_LAB_ACCEL", "xen")
+    with pytest.raises(LabError, match="'xen': it can be tcg or kvm"):
+        accel.choose(Path("/nonexistent"))
+
+
+def test_what_is_missing_is_said_in_one_sentence_with_the_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
+    with pytest.raises(LabError, match="needs root.*sudo$"):
+        needs.to_build(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(
+        LabError, match="not installed here: qemu-system-x86_64, qemu-img, ssh; 'sudo scripts/setup' installs them"
+    ):
+        needs.to_run(tmp_path)
+    monkeypatch.setattr(needs, "TO_RUN", ())
+    monkeypatch.setattr(needs, "RUN_BYTES", 1 << 60)
+    with pytest.raises(LabError, match="GB free and the lab needs .* HOSTTUNE_CACHE"):
+        needs.to_run(tmp_path / "not" / "there" / "yet")
+
+
+def test_an_unknown_case_lists_those_that_there_are() -> None:
+    with pytest.raises(LabError, match="no case is called 'nonsense'") as refusal:
+        cases.apply("nonsense", Machine("none", Image(Path())))
+    assert all(name in str(refusal.value) for name in cases.CASES)
+
+
+def test_a_guest_whose_path_no_socket_can_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOSTTUNE_CACHE", "/" + "deep/" * 20)
+    with pytest.raises(LabError, match="set HOSTTUNE_CACHE to a shorter path"):
+        Machine("guest", Image(Path()))
+
+
+def test_two_guests_at_once_and_no_more() -> None:
+    held = [supervisor._slot(0), supervisor._slot(0)]
+    with pytest.raises(LabError, match="2 guests run"):
+        supervisor._slot(0)
+    os.close(held.pop())
+    held.append(supervisor._slot(0))
+    for fd in held:
+        os.close(fd)
+
+
+@pytest.mark.parametrize(
+    "reasons, runs, code",
+    [
+        (["guest-shutdown"], 1, 0),
+        (["guest-reset", "guest-reset", "guest-shutdown"], 3, 0),
+        (["guest-panic"], 1, 1),
+        ([None], 1, 1),
+    ],
+)
+def test_a_reset_goes_on_with_a_fresh_qemu_and_without_the_snapshot(
+    tmp_path: Path, reasons: list[str | None], runs: int, code: int
+) -> None:
+    guest, programs = tmp_path / "guest", tmp_path / "bin"
+    guest.mkdir()
+    programs.mkdir()
+    qemu = programs / "qemu-system-x86_64"
+    qemu.write_text(FAKE_QEMU.format(python=sys.executable, folder=str(tmp_path), reasons=reasons))
+    qemu.chmod(0o755)
+    settings = {"image": str(tmp_path), "port": 2222, "append": "hosttune=off", "snapshot": "ready", "slot_patience": 0,
+                "accel": {"name": "tcg", "options": ["-accel", "tcg"], "why": "a test", "patience": 1.0}}  # fmt: skip
+    (guest / "guest.json").write_text(json.dumps(settings))
+    done = subprocess.run([sys.executable, "-m", "lab.supervisor", str(guest)], cwd=REPOSITORY, capture_output=True, text=True,
+                          env={**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"}, timeout=60)  # fmt: skip
+    assert done.returncode == code, done.stderr
+    argvs = [json.loads(line) for line in (tmp_path / "runs").read_text().splitlines()]
+    assert ["-loadvm" in argv for argv in argvs] == [True] + [False] * (runs - 1)
+    assert all(argv[argv.index("-append") + 1].endswith(" hosttune=off") for argv in argvs)
