@@ -12,7 +12,9 @@ import pytest
 
 from hosttune.core.host import LiveHost
 from hosttune.core.model import Refused
-from hosttune.core.stage import source, whole
+from hosttune.core.profile import validate
+from hosttune.core.recording import ReplayHost
+from hosttune.core.stage import declared, source, whole
 from tests.unit.stage_models import COMMIT, cached, contents, plain
 
 SHARD = "model-00001-of-00002.safetensors"
@@ -186,3 +188,10 @@ def test_model_of_one_gguf_needs_no_config(tmp_path: Path) -> None:
 def test_bookkeeping_of_downloaders_is_no_part_of_the_model(tmp_path: Path) -> None:
     folder = plain(tmp_path / "model", {**contents(), ".cache/huggingface/x.metadata": b"x", ".git/config": b"x"})
     assert {file.path for file in read(str(folder)).files} == set(contents())
+
+
+@pytest.mark.parametrize("placement", ["node:0", "per-node"])
+def test_a_placement_that_this_version_cannot_do_is_refused_not_ignored(placement: str) -> None:
+    profile = validate({"models": {"m": {"source": "/srv/m", "placement": placement}}})
+    with pytest.raises(Refused, match="interleave only"):
+        declared.bring(ReplayHost({}), profile, "m")

@@ -47,6 +47,10 @@ def bring(host: Host, profile: Profile, name: str, spec: str = "", caches: Seque
 
     Raises Refused and OSError before anything is written. A container that is refused keeps no model from being staged.
     """
+    placement = str(profile.models.get(name, {}).get("placement", "interleave"))
+    if placement != "interleave":
+        raise Refused("this version places pages by interleave only, not by %s" % placement, "models.%s.placement" % name,
+                      "placement: interleave")
     spec = spec or source_of(host, profile, name)
     report = add.add(host, name, spec, caches, _others(host, profile, name, caches), dry_run, told, threads)
     if any(f.status == FAIL for f in report.findings) and not dry_run:
