@@ -212,17 +212,13 @@ def lint(seen: Seen) -> list[Finding]:
 def verified(seen: Seen) -> list[Finding]:
     """HT603: systemd-analyze has nothing to say, and what systemd has read is what was meant."""
     told = seen.place.ask("verify", unit=seen.engine.unit, text=seen.rendered.text)
-    if told["rc"] or told["said"]:
-        return [
-            _found(
-                seen,
-                "HT603",
-                FAIL,
-                "systemd-analyze does not take the unit",
-                evidence=tuple(told["said"][:3]),
-                hint=Hint("hosttune unit render %s" % seen.engine.name, "host", "", "reconfigure"),
-            )
-        ]
+    program = command.program(seen.engine)
+    absent = bool(program) and seen.told["paths"].get(program) != "file"  # told by HT602
+    said = [line for line in told["said"] if not (absent and "is not executable" in line)]
+    if said or (told["rc"] and not absent):
+        summary = "systemd-analyze does not take the unit"
+        hint = Hint("hosttune unit render %s" % seen.engine.name, "host", "", "reconfigure")
+        return [_found(seen, "HT603", FAIL, summary, evidence=tuple(said[:3]), hint=hint)]
     if not seen.same_files:
         return [_found(seen, "HT603", OK, "systemd-analyze has nothing to say of it")]
     have = quote.read_back(seen.told["show"].get("Environment", ""))

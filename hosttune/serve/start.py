@@ -21,8 +21,8 @@ from .see import Seen, see
 def start(host: Host, profile: Profile, name: str, dry_run: bool = False) -> Report:
     """Make the engine run as declared. One that runs is never restarted: a pending restart is a finding (HT610)."""
     seen = see(host, profile, name, health=True)
-    found = look.launchable(seen) + look.lint(seen)
     planned = look.steps(seen)
+    found = look.launchable(seen) + look.lint(seen) + (look.verified(seen) if planned else [])
     begin = [] if seen.runs else [_action(seen, "start", "it does not run")]
     if dry_run:
         found += [look.files(seen)] + (look.running(seen) if seen.runs else [])
@@ -60,7 +60,7 @@ def restart(host: Host, profile: Profile, name: str, dry_run: bool = False) -> R
     seen = see(host, profile, name, health=True)
     if not seen.runs:
         return replace(start(host, profile, name, dry_run), command="unit restart")
-    found = look.launchable(seen) + look.lint(seen)
+    found = look.launchable(seen) + look.lint(seen) + look.verified(seen)
     acts = [_action(seen, "stop", "asked for", look.ends(seen)), _action(seen, "start", "as declared now")]
     if dry_run:
         return _report("unit restart", host, [*found, look.files(seen)], look.steps(seen), acts, dry=True)

@@ -26,17 +26,17 @@ def package() -> Path | None:
     return Path(found.origin).parent if found and found.origin else None
 
 
-def container(make: MakeContainer, xllamacpp: Path) -> Container:
+def container(make: MakeContainer, xllamacpp: Path, unprivileged: bool = False) -> Container:
     """One that is booted. A venv is three files; the container has no module of that name to make them with."""
     site = "opt/xllamacpp/lib/python3/site-packages/xllamacpp"
-    made = make(f"lxc.mount.entry = {xllamacpp} {site} none bind,ro,create=dir 0 0\n")
+    made = make(f"lxc.mount.entry = {xllamacpp} {site} none bind,ro,create=dir 0 0\n", unprivileged=unprivileged)
     venv = made.rootfs / VENV.lstrip("/")
     (venv / "bin").mkdir(parents=True)
     (venv / "bin/python").symlink_to("/usr/bin/python3")
     (venv / "bin/unhurried").write_text("#!/bin/sh\nexec sleep 600\n")
     (venv / "bin/unhurried").chmod(0o755)
     (venv / "pyvenv.cfg").write_text("home = /usr/bin\ninclude-system-site-packages = false\n")
-    (venv / "lib/python3").mkdir(parents=True)
+    (made.rootfs / site).mkdir(parents=True)  # by hand: LXC may not make it in an unprivileged container
     (venv / "lib/python3.11").symlink_to("python3")
     model = made.rootfs / MODEL.lstrip("/")
     model.parent.mkdir(parents=True)

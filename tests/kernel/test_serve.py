@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -117,6 +119,20 @@ def test_a_changed_declaration_is_written_but_restarts_nothing_until_asked(ct: C
     assert not start.stop(Reaching(), other, "tiny").changed
 
 
+def test_an_engine_runs_in_an_unprivileged_container_as_an_ordinary_user(
+    lxc: None, make_container: MakeContainer, own_state: None
+) -> None:
+    package = serving.package()
+    assert package is not None
+    ct = serving.container(make_container, package, unprivileged=True)
+    p = profile(ct, user="daemon", model=MODEL)
+    done = start.start(Reaching(), p, "tiny")
+    assert statuses(done) == {}, done.findings
+    assert statuses(wait(Reaching(), p, "tiny")) == {}
+    assert ct.attach("stat", "-c", "%U", "/proc/" + property_of(ct, "MainPID")).stdout == "daemon\n"
+    assert [f.status for f in see.running(see.see(Reaching(), p, "tiny", health=True))] == ["ok"]
+
+
 def test_a_killed_engine_is_shown_with_how_it_ended(ct: Container) -> None:
     start.start(Reaching(), profile(ct), "tiny")
     wait(Reaching(), profile(ct), "tiny")
@@ -157,6 +173,13 @@ def test_a_start_that_cannot_work_is_refused_before_anything_is_written(
     done = start.start(host, profile(ct, **change), "tiny")
     assert [f.id for f in done.findings if f.status == "fail"] == ["HT602"] and words in str(done.findings)
     assert not done.changed and host.effects == [] and property_of(ct, "LoadState") == "not-found"
+
+
+def test_a_unit_that_systemd_warns_of_is_refused(ct: Container) -> None:
+    host = Reaching()
+    done = start.start(host, profile(ct, user="nobody"), "tiny")
+    (f,) = [f for f in done.findings if f.status == "fail"]
+    assert f.id == "HT603" and "Special user nobody" in f.evidence[0] and host.effects == []
 
 
 def test_a_port_that_another_has_is_named_with_its_owner(ct: Container) -> None:
@@ -269,3 +292,38 @@ def test_a_run_that_was_killed_between_intent_and_done_is_settled_by_the_next(ct
     ct.start(booted=True)
     start.start(Reaching(), p, "tiny")
     assert [e.state for e in journal.entries(host)] == ["dropped", "done", "done"]
+
+
+def told_by(ct: Container, tmp_path: Path, *words: str, **engine: object) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of `hosttune unit WORDS`."""
+    p = profile(ct, **engine)
+    path = tmp_path / "profile.json"
+    path.write_text(json.dumps({"models": p.models, "engines": p.engines}))
+    argv = [sys.executable, "-m", "hosttune", "unit", *words, "--profile", str(path)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=120)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_the_command_line_from_a_plan_to_the_end(ct: Container, tmp_path: Path) -> None:
+    code, out, _ = told_by(ct, tmp_path, "render", "tiny")
+    assert code == 0 and "\n[Service]\n" in out
+    code, out, _ = told_by(ct, tmp_path, "diff", "tiny")
+    assert code == 1 and "+AssertPathExists=" in out
+    code, out, _ = told_by(ct, tmp_path, "check", "tiny", "-v")
+    assert code == 1 and "the unit is not there yet" in out and "systemd-analyze has nothing to say" in out
+    code, out, err = told_by(ct, tmp_path, "start", "tiny", "--wait")
+    assert code == 0 and "tiny | Started" in err, out + err
+    code, out, _ = told_by(ct, tmp_path, "check", "-v")
+    assert code == 0 and "systemd has read all" in out and "it runs and answers" in out, out
+    assert told_by(ct, tmp_path, "diff")[0] == 0
+    pid = property_of(ct, "MainPID")
+    code, out, _ = told_by(ct, tmp_path, "stop", "tiny", "--dry-run")
+    assert code == 0 and "process %s of %s" % (pid, UNIT) in out and property_of(ct, "MainPID") == pid
+    code, out, _ = told_by(ct, tmp_path, "stop", "tiny")
+    assert code == 0 and "process %s of %s" % (pid, UNIT) in out and property_of(ct, "ActiveState") == "inactive"
+    code, out, err = told_by(ct, tmp_path, "start", "tini")
+    assert code == 2 and "no such engine: tini (declared: tiny)" in err and out == ""
+    code, out, _ = told_by(ct, tmp_path, "start", "tiny", "--wait", args={"no_such": "1"})
+    assert code == 1 and "HT606" in out and "does not know an argument" in out
+    code, out, _ = told_by(ct, tmp_path, "check", "tiny", env={"NCCL_BUFFSIZE": "16M"})
+    assert code == 1 and "NCCL reads 16, in silence" in out and "NCCL_BUFFSIZE: 16777216" in out
