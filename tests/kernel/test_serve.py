@@ -48,12 +48,30 @@ def own_state() -> Iterator[None]:
         shutil.rmtree(journal.STATE)
 
 
-@pytest.fixture
-def ct(lxc: None, make_container: MakeContainer, own_state: None) -> Container:
+@pytest.fixture(scope="module")
+def booted(lxc: None) -> Iterator[Container]:
+    """One container for all tests that leave it running: a boot costs seconds."""
     package = serving.package()
     if package is None:
         _cannot("not installed: xllamacpp; scripts/setup installs it")
-    return serving.container(make_container, package)
+    made = serving.container(Container, package)
+    yield made
+    made.destroy()
+
+
+@pytest.fixture
+def ct(booted: Container, own_state: None) -> Iterator[Container]:
+    """That container, without any unit of an earlier test."""
+    yield booted
+    if not booted.running:
+        booted.start(booted=True)
+    units = [path.name for path in (booted.rootfs / "etc/systemd/system").glob("*.service") if not path.is_symlink()]
+    booted.attach("systemctl", "kill", "--signal=KILL", "squatter", *units)
+    booted.attach("systemctl", "stop", "squatter", *units)
+    for path in (*units, "../../../usr/local/lib/hosttune"):
+        booted.attach("rm", "-rf", "/etc/systemd/system/" + path)
+    booted.attach("systemctl", "daemon-reload")
+    booted.attach("systemctl", "reset-failed")
 
 
 def statuses(report: Report) -> dict[str, str]:
