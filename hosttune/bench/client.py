@@ -24,6 +24,9 @@ from .sse import Events
 TEXT_KEPT = 400
 """Characters of an answer or an error that stay in the record: enough to see what it was."""
 
+TICK = 0.005
+"""Seconds between looks at whether the client still gets to run."""
+
 
 @dataclass(frozen=True)
 class Question:
@@ -77,11 +80,15 @@ class Answer:
 
 @dataclass(frozen=True)
 class Trial:
-    """Answers of one trial. started: seconds since the epoch. busy: share of one core that the client itself used."""
+    """Answers of one trial. started: seconds since the epoch. busy: share of one core that the client itself used.
+
+    late: the longest time in seconds that the client was kept from running; its times are that uncertain.
+    """
 
     started: float
     wall: float
     busy: float
+    late: float
     answers: tuple[Answer, ...]
 
 
@@ -112,13 +119,25 @@ async def trial(
                 failed.set()
             told(answer)
 
-    async with asyncio.TaskGroup() as group:
-        for stream in range(concurrency):
-            group.create_task(one_stream(stream))
+    lateness = [0.0]
+    looking = asyncio.create_task(_look_for_lateness(lateness))
+    try:
+        async with asyncio.TaskGroup() as group:
+            for stream in range(concurrency):
+                group.create_task(one_stream(stream))
+    finally:
+        looking.cancel()
     wall = time.perf_counter() - zero
     busy = (time.process_time() - cpu) / wall
     answers.sort(key=lambda answer: (answer.round, answer.stream))
-    return Trial(started, wall, busy, tuple(answers))
+    return Trial(started, wall, busy, max(lateness), tuple(answers))
+
+
+async def _look_for_lateness(found: list[float]) -> None:
+    while True:
+        begin = time.perf_counter()
+        await asyncio.sleep(TICK)
+        found[0] = max(found[0], time.perf_counter() - begin - TICK)
 
 
 async def _ask(to: http.Server, question: Question, answer: Answer, zero: float, timeout: float) -> None:

@@ -33,8 +33,12 @@ class Server:
     @property
     def url(self) -> str:
         """As it was given, without /v1."""
-        host = "[%s]" % self.host if ":" in self.host else self.host
-        return "http%s://%s:%d%s" % ("s" if self.tls else "", host, self.port, self.prefix)
+        return "http%s://%s%s" % ("s" if self.tls else "", self.authority, self.prefix)
+
+    @property
+    def authority(self) -> str:
+        """Host and port as a Host header has them; an IPv6 address in brackets."""
+        return ("[%s]:%d" if ":" in self.host else "%s:%d") % (self.host, self.port)
 
 
 def server(url: str, key: str = "") -> Server:
@@ -63,7 +67,7 @@ class Exchange:
         Raises OSError for a lost connection, h11.RemoteProtocolError for what is no HTTP.
         """
         data = b"" if body is None else json.dumps(body).encode()
-        headers = [("Host", "%s:%d" % (self._to.host, self._to.port)), ("User-Agent", "hosttune/" + __version__)]
+        headers = [("Host", self._to.authority), ("User-Agent", "hosttune/" + __version__)]
         headers += [("Accept", "*/*"), ("Connection", "close"), ("Content-Length", str(len(data)))]
         if data:
             headers.append(("Content-Type", "application/json"))

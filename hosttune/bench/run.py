@@ -210,7 +210,6 @@ async def measure(
         reasons = validity.merged([*reasons, Reason("unhealthy", why)])
     if not reasons:
         reasons = validity.same_server(first, before)
-    answers = [answer for t in trials for answer in t.answers]
     result: dict[str, Any] = {
         "schema": SCHEMA,
         "key": configuration.key,
@@ -219,7 +218,7 @@ async def measure(
         "plan": plan.name,
         "plan_digest": plan.digest,
         "reasons": [dict(asdict(reason), finding=reason.finding, text=str(reason)) for reason in reasons],
-        "flags": validity.flags(answers, before.known, max((t.busy for t in trials), default=0)),
+        "flags": validity.flags(trials, before.known),
         "started": started,
         "finished": time.time(),
         "target": _told(session),
@@ -254,7 +253,7 @@ async def _settled(session: Session, host: Host) -> State:
         if found.generated is None:
             break
         await asyncio.sleep(pause)
-        earlier, found = found, await state(session.target, session.seen, host)
+        earlier, found = found, await state(session.target, session.seen, host, found)
         if earlier.generated == found.generated:
             break
     return found
@@ -264,7 +263,7 @@ async def _caught_up(session: Session, host: Host, before: State, done: Trial) -
     """The server after a trial, once its counter has all tokens that were answered (engines count a little later)."""
     made = sum((answer.usage or {}).get("completion") or 0 for answer in done.answers)
     for pause in (*READ_AGAIN, 0):
-        found = await state(session.target, session.seen, host)
+        found = await state(session.target, session.seen, host, before)
         if found.generated is None or before.generated is None:
             break
         if not 0 <= found.generated - before.generated < made:  # below 0: another process counts now

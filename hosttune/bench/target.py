@@ -154,8 +154,11 @@ async def healthy(to: http.Server) -> str:
     return told.error or "HTTP %d: %s" % (told.status, " ".join(told.text.split())[:200])
 
 
-async def state(target: Target, seen: Seen, host: Host) -> State:
-    """Who serves now, and what it has counted. A question that fails leaves its part out, and the two states differ."""
+async def state(target: Target, seen: Seen, host: Host, before: State | None = None) -> State:
+    """Who serves now, and what it has counted. A question that fails leaves its part out, and the two states differ.
+
+    before: an earlier state, which makes the look for the process cheap while it has not changed.
+    """
     metrics, models = await asyncio.gather(
         http.fetch(seen.server, "GET", "/metrics"), http.fetch(seen.server, "GET", "/v1/models")
     )
@@ -164,7 +167,9 @@ async def state(target: Target, seen: Seen, host: Host) -> State:
     if target.identity is not None:
         identity.update(await asyncio.to_thread(target.identity))
     elif is_local(seen.server.host):
-        held = await asyncio.to_thread(listeners, host, seen.server.port)
+        held = await asyncio.to_thread(
+            listeners, host, seen.server.port, before.identity.get("process", "") if before else ""
+        )
         if held:
             identity["process"] = held
     text = metrics.text if metrics.status == 200 else ""

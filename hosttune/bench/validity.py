@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .client import Answer
+from .client import Answer, Trial
 from .target import State
 
 CEILING = 50_000.0
 """Tokens a second of one stream that no engine reaches: past it, the stream was held back and sent at once."""
+LATE = 0.05
+"""Seconds that a client may be kept from running without a word about it."""
 PROMPT_TOLERANCE = 64
 """Tokens that a chat template and a number in front may add to a prompt, or 2 % of it."""
 
@@ -166,13 +168,17 @@ def same_server(before: State, after: State) -> list[Reason]:
     return []
 
 
-def flags(answers: Sequence[Answer], known: bool, busy: float) -> list[str]:
-    """What a reader must know of a valid trial."""
+def flags(trials: Sequence[Trial], known: bool) -> list[str]:
+    """What a reader must know of trials, valid or not."""
     out = []
+    answers = [answer for trial in trials for answer in trial.answers]
+    busy, late = (max((getattr(trial, name) for trial in trials), default=0) for name in ("busy", "late"))
     if not known:
         out.append("the server's process could not be seen: a restart between two requests would go unnoticed")
     if busy > 0.8:
         out.append("the client used %.0f %% of a core: it may have slowed the figures down" % (100 * busy))
+    if late > LATE:
+        out.append("the client was kept from running for up to %.0f ms: its times are that uncertain" % (1000 * late))
     if any(answer.letters > 32 and answer.distinct_letters <= 2 for answer in answers):
         out.append("an answer repeats one or two characters: look at its text")
     return out

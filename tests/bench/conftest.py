@@ -94,7 +94,7 @@ def plan_file(tmp_path: Path) -> Written:
     def write(**lines: str) -> Path:
         keys = {
             "prompts": '{fib: "def fib of n"}',
-            "max_tokens": "[16]",
+            "max_tokens": "[48]",
             "concurrency": "[2]",
             "trials": "2",
             "warm_up": "1",

@@ -76,25 +76,25 @@ def test_the_shipped_plan_is_valid_and_a_second_run_measures_nothing(
 
 
 def test_a_result_holds_all_that_its_figures_come_from(llama: Llama, plan_file: Written, tmp_path: Path) -> None:
-    plan = plan_file(prompts='{fib: {text: "def fib", tokens: 300}}', concurrency="[4]", rounds="2", trials="3")
+    plan = plan_file(prompts='{fib: {text: "def fib", tokens: 300}}', concurrency="[2]", rounds="2", warm_up="0")
     assert carry_out(plan, llama.url, tmp_path / "r", Watching())
     (result,) = results_in(tmp_path / "r").values()
-    assert result["figures"]["output"]["n"] == 3 and result["figures"]["output"]["stdev"] > 0
+    assert result["figures"]["output"]["n"] == 2 and result["figures"]["output"]["stdev"] > 0
     rates = []
     for trial in result["trials"]:
         answers = trial["answers"]
-        assert len(answers) == 8 and {(a["stream"], a["round"]) for a in answers} == {
-            (s, r) for s in range(4) for r in (0, 1)
+        assert len(answers) == 4 and {(a["stream"], a["round"]) for a in answers} == {
+            (s, r) for s in range(2) for r in (0, 1)
         }
         for a in answers:
             assert a["sent"] < a["head"] <= a["first"] < a["last"] <= a["end"] and a["done"] and a["model"] == "tiny"
             assert (
-                a["usage"]["completion"] == 16
+                a["usage"]["completion"] == 48
                 and abs(a["usage"]["prompt"] - 300) < 64
                 and a["finish_reason"] == "length"
             )
-        rates.append(8 * 16 / (max(a["last"] for a in answers) - min(a["sent"] for a in answers)))
-    assert result["figures"]["output"]["mean"] == pytest.approx(sum(rates) / 3, rel=1e-3)
+        rates.append(4 * 48 / (max(a["last"] for a in answers) - min(a["sent"] for a in answers)))
+    assert result["figures"]["output"]["mean"] == pytest.approx(sum(rates) / 2, rel=1e-3)
     assert result["server"]["before"] == result["server"]["after"]
     assert result["server"]["before"]["process"].startswith("%d@" % llama.process.pid)
     assert result["host"]["stable"]["kernel"] == os.uname().release
@@ -184,8 +184,8 @@ def test_a_server_that_was_restarted_between_two_requests_is_seen(
     (result,) = results_in(tmp_path / "r").values()
     answers = result["trials"][0]["answers"]
     assert [a["error"] for a in answers] == [None, None], "each answer alone looks perfect"
-    assert [reason["code"] for reason in result["reasons"]] == ["restarted"]
-    assert "process was" in result["reasons"][0]["detail"]
+    assert [reason["code"] for reason in result["reasons"]][-1:] == ["restarted"]
+    assert "process was" in result["reasons"][-1]["detail"]
 
 
 def test_an_invalid_configuration_is_measured_again_on_request_and_kept_beside(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
@@ -20,19 +21,28 @@ from tests.bench.lying_server import Server
 
 TWO_ARMS = {"arms": "{plain: attach, eagle: attach}", "baseline": "plain", "warm_up": "0", "vary": "[args]"}
 
-Report = Callable[[], tuple[int, str, str]]
+
+@pytest.fixture(scope="module")
+def once(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Results that were measured already, by their plan."""
+    return {"": tmp_path_factory.mktemp("measured")}
 
 
 @pytest.fixture
-def measured(plan_file: Written, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Path]:
-    """Measures a plan of two arms against an honest server; gives the results directory."""
+def measured(
+    once: dict[str, Path], plan_file: Written, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Path]:
+    """Measures a plan of two arms against an honest server, once a plan; gives a copy of the results directory."""
 
     def measure(**lines: str) -> Path:
-        with Server() as server:
-            plan = plan_file(**{**TWO_ARMS, **lines})
-            assert main(["bench", "run", str(plan), "--url", server.url, "--results", str(tmp_path / "r")]) == 0
-        capsys.readouterr()
-        return tmp_path / "r"
+        plan = plan_file(**{**TWO_ARMS, **lines})
+        folder = once.setdefault(plan.read_text(), once[""] / str(len(once)))
+        if not folder.exists():
+            with Server() as server:
+                assert main(["bench", "run", str(plan), "--url", server.url, "--results", str(folder)]) == 0
+            capsys.readouterr()
+        copied: Path = shutil.copytree(folder, tmp_path / "r")
+        return copied
 
     return measure
 
@@ -87,7 +97,7 @@ def test_equal_circumstances_are_compared(measured: Callable[..., Path], capsys:
     text, html = report(measured(), capsys)
     assert "All 2 configurations are valid." in text and "All 2 configurations are valid." in html
     assert "## eagle against plain" in text and "Not compared" not in text
-    ratio = re.search(r"\| fib \| 16 \| 2 \| .* ± .* \| .* ± .* \| (\d\.\d\d \(\d.* to \d.*\)) \|", text)
+    ratio = re.search(r"\| fib \| 48 \| 2 \| .* ± .* \| .* ± .* \| (\d\.\d\d \(\d.* to \d.*\)) \|", text)
     assert ratio and ratio[1] in html
 
 
@@ -108,7 +118,7 @@ def test_arms_of_other_circumstances_are_not_compared(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     folder = measured()
-    edit(folder, "eagle_fib_t16_c2", change)
+    edit(folder, "eagle_fib_t48_c2", change)
     text, html = report(folder, capsys)
     section = text.partition("## eagle against plain")[2].partition("\n## ")[0]
     assert "Not compared, because the circumstances differ" in section and said in section
@@ -118,7 +128,7 @@ def test_arms_of_other_circumstances_are_not_compared(
 
 def test_what_the_plan_varies_may_differ(measured: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
     folder = measured()
-    edit(folder, "eagle_fib_t16_c2", lambda r: r["target"]["engine"].update(args="--speculative-algorithm EAGLE3"))
+    edit(folder, "eagle_fib_t48_c2", lambda r: r["target"]["engine"].update(args="--speculative-algorithm EAGLE3"))
     text, _ = report(folder, capsys)
     assert "Not compared" not in text and "do not compare" not in text
     assert "Arms differ in what the plan varies: args." in text
@@ -138,8 +148,8 @@ def test_what_is_invalid_or_missing_is_shown_as_that(
     measured: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = measured(concurrency="[1, 2]")
-    edit(folder, "eagle_fib_t16_c1", make_invalid)
-    (folder / "eagle_fib_t16_c2.json").unlink()
+    edit(folder, "eagle_fib_t48_c1", make_invalid)
+    (folder / "eagle_fib_t48_c2.json").unlink()
     text, html = report(folder, capsys, rc=1)
     assert "4 configurations: 2 valid, 1 invalid, 1 not measured." in text and "1 invalid, 1 not measured" in html
     rows = [line for line in text.splitlines() if line.startswith("| eagle")]
@@ -162,8 +172,8 @@ def test_the_page_is_whole_and_carries_its_data(
     embedded = re.search(r'<script type="application/json" id="results">(.*?)</script>', html, re.DOTALL)
     assert embedded
     data = json.loads(embedded[1])
-    assert [r["key"] for r in data["results"]] == ["plain_fib_t16_c2", "eagle_fib_t16_c2"]
-    figures = json.loads((folder / "plain_fib_t16_c2.json").read_text())["figures"]
+    assert [r["key"] for r in data["results"]] == ["plain_fib_t48_c2", "eagle_fib_t48_c2"]
+    figures = json.loads((folder / "plain_fib_t48_c2.json").read_text())["figures"]
     assert data["results"][0]["figures"] == figures
     assert "prefers-color-scheme: dark" in html
 

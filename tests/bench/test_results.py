@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,8 @@ from hosttune.bench import plan as plans
 from hosttune.bench.results import opened
 from hosttune.cli import main
 from hosttune.core.model import Refused
-from tests.bench.conftest import Llama, Written
+from tests.bench.conftest import Written
+from tests.bench.lying_server import Server
 
 KILLED = """\
 import os, signal, sys
@@ -53,6 +56,13 @@ STAGES = [
 """(function, call, before or after it, how many results there are then). fsync is called twice a file: file, directory."""
 
 
+@pytest.fixture
+def honest() -> Iterator[Server]:
+    """A server without a lie: the disk is what these tests are about."""
+    with Server() as server:
+        yield server
+
+
 def whole(folder: Path) -> dict[str, Any]:
     """Every file with a final name, parsed: half a file would raise."""
     return {path.name: json.loads(path.read_text()) for path in folder.glob("*.json") if not path.name.startswith(".")}
@@ -60,11 +70,11 @@ def whole(folder: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("function", "nth", "when", "there"), STAGES)
 def test_kill_9_leaves_whole_files_only_and_the_next_run_goes_on(
-    function: str, nth: int, when: str, there: int, llama: Llama, plan_file: Written, tmp_path: Path
+    function: str, nth: int, when: str, there: int, honest: Server, plan_file: Written, tmp_path: Path
 ) -> None:
     folder = tmp_path / "r"
     plan = plan_file(concurrency="[1, 2]", trials="1", warm_up="0")
-    argv = ["bench", "run", str(plan), "--url", llama.url, "--results", str(folder)]
+    argv = ["bench", "run", str(plan), "--url", honest.url, "--results", str(folder)]
     killed = subprocess.run(
         [sys.executable, "-c", KILLED, function, str(nth), when, *argv], capture_output=True, text=True
     )
@@ -80,10 +90,10 @@ def test_kill_9_leaves_whole_files_only_and_the_next_run_goes_on(
 
 
 def test_kill_9_while_an_earlier_result_is_set_aside_loses_neither(
-    llama: Llama, plan_file: Written, tmp_path: Path
+    honest: Server, plan_file: Written, tmp_path: Path
 ) -> None:
     folder = tmp_path / "r"
-    argv = ["bench", "run", str(plan_file(trials="1")), "--url", llama.url, "--results", str(folder)]
+    argv = ["bench", "run", str(plan_file(trials="1")), "--url", honest.url, "--results", str(folder)]
     assert main(argv) == 0
     (path,) = folder.glob("attached_*.json")
     invalid = {key: value for key, value in json.loads(path.read_text()).items() if key != "figures"}
@@ -108,7 +118,7 @@ sys.exit(main(sys.argv[2:]))
 
 
 def test_a_full_disk_is_one_clear_error_and_nothing_is_half_written(
-    llama: Llama, plan_file: Written, tmp_path: Path
+    honest: Server, plan_file: Written, tmp_path: Path
 ) -> None:
     folder = tmp_path / "r"
     argv = [
@@ -116,7 +126,7 @@ def test_a_full_disk_is_one_clear_error_and_nothing_is_half_written(
         "run",
         str(plan_file(concurrency="[1, 8]", trials="3")),
         "--url",
-        llama.url,
+        honest.url,
         "--results",
         str(folder),
     ]
@@ -129,17 +139,31 @@ def test_a_full_disk_is_one_clear_error_and_nothing_is_half_written(
 
 
 def test_a_directory_of_another_plan_or_model_is_refused(
-    llama: Llama, plan_file: Written, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    honest: Server, plan_file: Written, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    where = ["--url", llama.url, "--results", str(tmp_path / "r")]
+    where = ["--url", honest.url, "--results", str(tmp_path / "r")]
     assert main(["bench", "run", str(plan_file()), *where]) == 0
     for extra in ([], ["--dry-run"]):
         assert main(["bench", "run", str(plan_file(trials="3")), *where, *extra]) == 2
         told = capsys.readouterr().err
         assert "results of another plan, which differs in: trials" in told and "--results DIR" in told
     plan = plans.load(str(plan_file()))
-    with pytest.raises(Refused, match="results of the model tiny, this is huge"), opened(tmp_path / "r", plan, "huge"):
+    with (
+        pytest.raises(Refused, match="results of the model honest, this is huge"),
+        opened(tmp_path / "r", plan, "huge"),
+    ):
         pass
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a plan, quick.yml, and its results, r."""
+    folder = tmp_path_factory.mktemp("measured")
+    (folder / "quick.yml").write_text("prompts: {fib: def fib}\nmax_tokens: 48\ntrials: 1\nwarm_up: 0\n")
+    with Server() as server:
+        argv = ["bench", "run", str(folder / "quick.yml"), "--url", server.url, "--results", str(folder / "r")]
+        assert main(argv) == 0
+    return folder
 
 
 def _not_json(path: Path) -> None:
@@ -189,10 +213,10 @@ def _no_plan(path: Path) -> None:
     ],
 )
 def test_a_file_that_is_no_result_is_refused_not_counted_as_done(
-    spoil: Any, said: str, llama: Llama, plan_file: Written, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    spoil: Any, said: str, measured: Path, honest: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    argv = ["bench", "run", str(plan_file(trials="1")), "--url", llama.url, "--results", str(tmp_path / "r")]
-    assert main(argv) == 0
+    shutil.copytree(measured / "r", tmp_path / "r")
+    argv = ["bench", "run", str(measured / "quick.yml"), "--url", honest.url, "--results", str(tmp_path / "r")]
     (path,) = (tmp_path / "r").glob("attached_*.json")
     spoil(path)
     assert main(argv) == 2
@@ -202,17 +226,17 @@ def test_a_file_that_is_no_result_is_refused_not_counted_as_done(
 
 def test_two_runs_do_not_write_into_one_directory(plan_file: Written, tmp_path: Path) -> None:
     plan = plans.load(str(plan_file()))
-    with opened(tmp_path / "r", plan, "tiny"):
-        with pytest.raises(Refused, match="another run is writing here"), opened(tmp_path / "r", plan, "tiny"):
+    with opened(tmp_path / "r", plan, "honest"):
+        with pytest.raises(Refused, match="another run is writing here"), opened(tmp_path / "r", plan, "honest"):
             pass
-    with opened(tmp_path / "r", plan, "tiny"):
+    with opened(tmp_path / "r", plan, "honest"):
         pass
 
 
 def test_a_place_that_cannot_be_written_is_said(
-    llama: Llama, plan_file: Written, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    honest: Server, plan_file: Written, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("")
-    argv = ["bench", "run", str(plan_file()), "--url", llama.url, "--results", str(tmp_path / "file" / "r")]
+    argv = ["bench", "run", str(plan_file()), "--url", honest.url, "--results", str(tmp_path / "file" / "r")]
     assert main(argv) == 2
     assert "Not a directory" in capsys.readouterr().err

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hosttune.bench.client import Answer
+from hosttune.bench.http import server
 from hosttune.bench.sse import Events
 from hosttune.bench.statistics import number, ratio, summary, words
 from hosttune.bench.target import PREEMPTED, counter
@@ -77,6 +78,19 @@ def test_natural_answers_may_end_early() -> None:
 def test_a_prompt_is_as_long_as_planned(prompt: int, planned: int, right: bool) -> None:
     answer = replace(GOOD, usage={"prompt": prompt, "completion": 16, "cached": 0})
     assert codes(answer, prompt_tokens=planned) == ([] if right else ["prompt-length"])
+
+
+@pytest.mark.parametrize(
+    ("given", "url", "authority"),
+    [
+        ("http://127.0.0.1:30000", "http://127.0.0.1:30000", "127.0.0.1:30000"),
+        ("http://127.0.0.1:30000/v1/", "http://127.0.0.1:30000", "127.0.0.1:30000"),
+        ("https://engine.example/llm/v1", "https://engine.example:443/llm", "engine.example:443"),
+        ("http://[::1]:8000", "http://[::1]:8000", "[::1]:8000"),
+    ],
+)
+def test_an_address_is_taken_with_and_without_v1(given: str, url: str, authority: str) -> None:
+    assert (server(given).url, server(given).authority) == (url, authority)
 
 
 STREAM = (
