@@ -15,9 +15,14 @@ from ..core.model import Refused
 from . import http
 from .plan import Plan, Prompt
 from .target import Seen
+from .validity import PROMPT_TOLERANCE
 
 STEPS = 40
 """Questions to the tokenizer at most while a prompt is cut; bisection of a million characters takes 20."""
+
+
+LARGEST = 1 << 26
+"""Characters that a repeated prompt may have at most."""
 
 
 @dataclass(frozen=True)
@@ -57,9 +62,9 @@ async def fit(seen: Seen, name: str, prompt: Prompt) -> Text:
             "take `tokens` out and give a file that is as long",
         )
     source = prompt.text
-    while (have or 0) < prompt.tokens:
+    while have < prompt.tokens and len(source) < LARGEST:
         source = source + "\n" + source
-        have = await count(seen, numbered(source, "sample"))
+        have = await count(seen, numbered(source, "sample")) or LARGEST  # no answer: the next question says so
     short, long, best = 0, len(source), ("", 0)
     for _ in range(STEPS):
         middle = (short + long + 1) // 2
@@ -70,8 +75,9 @@ async def fit(seen: Seen, name: str, prompt: Prompt) -> Text:
             long = middle - 1
         if tokens == prompt.tokens or short >= long:
             break
-    if best[1] == 0:
-        raise Refused("not one character of it fits into %d tokens" % prompt.tokens, "prompts." + name, "ask for more")
+    if not 0 < best[1] <= prompt.tokens or prompt.tokens - best[1] > max(PROMPT_TOLERANCE, prompt.tokens // 50):
+        what = "it could not be cut to %d tokens: the server counted %d" % (prompt.tokens, best[1])
+        raise Refused(what, "prompts." + name, "another `tokens`, or a text of ordinary words")
     return Text(*best)
 
 

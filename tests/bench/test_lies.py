@@ -161,6 +161,7 @@ def test_the_key_is_sent_and_kept_nowhere(
         ("", {"prompts": "{a: {text: w w, tokens: 4000}}", "max_tokens": "[16, 256]"}, "a: 4000 + 256 = 4256"),
         ("", {"prompts": "{a: {text: w w, tokens: 3838}}", "max_tokens": "[256]"}, "a: 3843 + 256 = 4099"),
         ("", {"prompts": "{a: {text: w w, tokens: 5000}}"}, "context is 4096 tokens"),
+        ("", {"prompts": "{a: {text: w, tokens: 1}}"}, "it could not be cut to 1 tokens: the server counted"),
         ("no tokenizer", {"prompts": "{a: {text: w w, tokens: 50}}"}, "cannot count tokens"),
     ],
 )
