@@ -33,8 +33,8 @@ lab-up: setup ## start the lab: a virtual Proxmox host with eight GPUs (as root;
 lab-ssh: ## a shell in the lab's host
 	@$(BIN)/python -m lab ssh
 
-lab-reboot: ## really reboot it
-	@$(BIN)/python -m lab reboot
+lab-reboot: ## really reboot it; APPEND=hosttune=off gives the kernel words
+	@$(BIN)/python -m lab reboot "$(APPEND)"
 
 lab-break: ## break it as real hosts broke: CASE=founding, or no CASE for a list
 	@$(BIN)/python -m lab break $(CASE)

@@ -47,7 +47,7 @@ def reboot(args: argparse.Namespace) -> None:
     before = _uvm(machine)
     say("rebooting it: about half a minute under emulation")
     began = time.monotonic()
-    machine.reboot()
+    machine.reboot(append=args.append)
     machine.settle()
     seconds = time.monotonic() - began
     say("up again after %.0f s; nvidia-uvm has major %s, before the reboot %s" % (seconds, _uvm(machine), before))
@@ -143,6 +143,8 @@ def main(argv: list[str]) -> int:
         command.set_defaults(run=function)
         if name == "ssh":
             command.add_argument("command", nargs="*")
+        if name == "reboot":
+            command.add_argument("append", nargs="?", default="", help="words for the kernel, e.g. hosttune=off")
         if name == "break":
             command.add_argument("case", nargs="?", default="", help="leave it out for a list")
     args = parser.parse_args(argv)

@@ -200,8 +200,14 @@ class Machine:
                 raise LabError("systemd is '%s' after %.0f s; jobs:\n%s" % (state, limit, jobs))
             time.sleep(0.5)
 
-    def reboot(self, limit: float = SETTLE_LIMIT) -> float:
-        """Have the guest reboot by itself; returns the seconds until ssh answered again."""
+    def reboot(self, limit: float = SETTLE_LIMIT, append: str | None = None) -> float:
+        """Have the guest reboot by itself; returns the seconds until ssh answered again.
+
+        append: other words for the kernel's command line from now on; None leaves them.
+        """
+        if append is not None:
+            guest = json.loads((self.folder / "guest.json").read_text())
+            (self.folder / "guest.json").write_text(json.dumps({**guest, "append": append}))
         before, began = self.boot_id(), time.monotonic()
         self.run("systemctl", "reboot", timeout=30)
         self.wait_rebooted(before, limit)

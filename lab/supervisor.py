@@ -40,7 +40,8 @@ def main(folder: Path) -> int:
         return 1
     signal.signal(signal.SIGTERM, _terminate)
     while True:
-        argv = qemu.command(image, folder, guest["port"], accel, guest["append"], snapshot)
+        append = json.loads((folder / "guest.json").read_text())["append"]  # may have changed since the last boot
+        argv = qemu.command(image, folder, guest["port"], accel, append, snapshot)
         run = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=[slot], text=True)
         _log("QEMU %d begins" % run.pid)
         try:

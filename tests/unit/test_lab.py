@@ -58,8 +58,11 @@ def test_a_kvm_is_not_trusted_where_the_processor_has_no_virtualisation(
     """kvm_pvm: it makes virtual machines, and runs no ordinary kernel in them."""
     device, cpuinfo = tmp_path / "kvm", tmp_path / "cpuinfo"
     device.write_text("")
-    answers = {accel.KVM_GET_API_VERSION: lambda: 12, accel.KVM_CREATE_VM: lambda: os.open(os.devnull, os.O_RDWR)}
-    monkeypatch.setattr(fcntl, "ioctl", lambda fd, request: answers[request]())
+
+    def ioctl(fd: int, request: int) -> int:
+        return 12 if request == accel.KVM_GET_API_VERSION else os.open(os.devnull, os.O_RDWR)
+
+    monkeypatch.setattr(fcntl, "ioctl", ioctl)
     cpuinfo.write_text("processor\t: 0\nflags\t\t: fpu hypervisor\n")
     assert "runs no ordinary kernel" in (accel._obstacle(device, cpuinfo) or "")
     cpuinfo.write_text("processor\t: 0\nflags\t\t: fpu svm\n")
