@@ -9,7 +9,7 @@ import signal
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,8 +19,12 @@ from ..bench.results import MANIFEST, VALID, Results, existing, opened, same_pla
 from ..core.catalogue import finding
 from ..core.host import LiveHost
 from ..core.model import ERROR, FAIL, OK, WARN, Finding, Hint, Refused, Report
+from ..core.profile import Profile
 from .output import Output, reporting
 from .profile import load, profile_option
+
+if TYPE_CHECKING:
+    from ..bench.target import Arm
 
 ROOT = Path("/var/lib/hosttune/results")
 
@@ -32,7 +36,8 @@ def command() -> None:
 
 @command.command("run")
 @click.argument("plan_name", metavar="PLAN")
-@click.option("--url", help="Where the engine answers. Default: the one engine of the profile that runs on this host.")
+@click.option("--engine", metavar="NAME", help="The engine of the profile to attach to. Default: the only one.")
+@click.option("--url", help="Where an engine answers that no profile declares.")
 @click.option("--model", default="", help="The name that it serves. Default: the only one.")
 @click.option(
     "--results", "folder", type=click.Path(path_type=Path), metavar="DIR", help="Where results go and are continued."
@@ -53,6 +58,7 @@ def command() -> None:
 @reporting
 def run_(
     plan_name: str,
+    engine: str | None,
     url: str | None,
     model: str,
     folder: Path | None,
@@ -86,28 +92,43 @@ def run_(
     if (folder / MANIFEST).exists() and not to_do(plan, same_plan(folder, plan), retry):
         click.echo("nothing is left to measure in %s (--retry measures what is invalid again)" % folder, err=True)
     else:
-        url = url or _declared(profile.engines)
-        _measure(plan, url, model, folder, _key(api_key_file), wait, retry)
+        _measure(plan, _arms(plan, profile, engine, url, model, _key(api_key_file)), folder, wait, retry)
     return replace(output, verbose=True).emit(_report(plan, existing(folder), folder, plan_name), profile)
 
 
-def _measure(plan: Plan, url: str, model: str, folder: Path, key: str, wait: float, retry: bool) -> None:
+def _measure(plan: Plan, arms: list[Arm], folder: Path, wait: float, retry: bool) -> None:
     import asyncio
 
     from ..bench import snapshot
     from ..bench.run import run
-    from ..bench.target import Arm, Attached, Target, look
+    from ..bench.target import Attached, look
     from .bench_progress import shown
 
-    arms: list[Arm] = []
-    for name, engine in plan.arms.items():
-        if engine != ATTACH:
-            raise Refused("the arm %s is to be started, and only `%s` can be measured" % (name, ATTACH), plan.path)
-        arms.append(Attached(name, Target(url, model, key=key)))
-    served = asyncio.run(look(Target(url, model, key=key))).model
+    first = next((arm.target for arm in arms if isinstance(arm, Attached)), None)
+    served = asyncio.run(look(first)).model if first else ""
     host = LiveHost()
     with opened(folder, plan, served) as results, _ending_well(), shown() as watch:
         run(plan, arms, results, host, lambda: snapshot.take(host), watch, retry, wait)
+
+
+def _arms(plan: Plan, profile: Profile, engine: str | None, url: str | None, model: str, key: str) -> list[Arm]:
+    """An arm of the plan either attaches to what runs, or names an engine of the profile that is started for it."""
+    from ..bench.target import Attached, Target
+    from ..serve.arm import EngineArm, target
+
+    host, arms = LiveHost(), list[Arm]()
+    for name, named in plan.arms.items():
+        if named != ATTACH:
+            if named not in profile.engines:
+                raise Refused("the arm %s names the engine %s, which the profile does not declare" % (name, named), plan.path,
+                              "known: %s" % (", ".join(profile.engines) or "none; give --profile FILE"))  # fmt: skip
+            arms.append(EngineArm(name, host, profile, named, lambda line: click.echo(line, err=True)))
+        elif url:
+            arms.append(Attached(name, Target(url, model, key=key)))
+        else:
+            seen = target(host, profile, engine or _only(profile.engines))
+            arms.append(Attached(name, replace(seen, model=model or seen.model, key=key)))
+    return arms
 
 
 @contextlib.contextmanager
@@ -120,14 +141,11 @@ def _ending_well() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _declared(engines: Mapping[str, Any]) -> str:
-    here = {name: engine for name, engine in engines.items() if engine.get("in", "host") == "host"}
-    if len(here) != 1:
-        what = (
-            "no engine is declared on this host" if not here else "several engines are declared: %s" % ", ".join(here)
-        )
-        raise Refused(what, "--url", "say which: --url http://127.0.0.1:PORT")
-    return "http://127.0.0.1:%d" % next(iter(here.values()))["port"]
+def _only(engines: Mapping[str, Any]) -> str:
+    if len(engines) != 1:
+        what = "several engines are declared: %s" % ", ".join(engines) if engines else "no engine is declared here"
+        raise Refused(what, "--engine", "say which: --engine NAME, or --url http://127.0.0.1:PORT")
+    return next(iter(engines))
 
 
 def _key(path: Path | None) -> str:

@@ -1,0 +1,142 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""Measure the running engine by a plan, as one task."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: bench
+short_description: Measure a running engine by a plan, and keep only valid results
+version_added: "0.1.0"
+description:
+  - Carries out a benchmark plan against an engine of the profile, each configuration into one file, and goes on where an
+    earlier run stopped. A configuration is valid, with figures, or invalid, with reasons; an invalid one has no figure.
+  - It attaches to the engine that runs and stops nothing, unless the plan names engines to start; those are stopped again
+    afterwards, and what ran before is brought back.
+  - It may take as long as the plan says. Give it C(async) and C(poll), as playbooks/benchmark.yml does, so that no
+    connection has to last.
+author:
+  - hosttune contributors
+requirements:
+  - the C(hosttune) command on the target, which needs Python 3.11 or newer; C(hosttune.hosttune.benchmark) as a playbook
+    brings it
+options:
+  profile:
+    description:
+      - What is wanted of this machine, the whole C(hosttune) variable of the inventory. Its C(bench.plan) is the plan.
+    type: dict
+    default: {}
+  plan:
+    description:
+      - Another plan, by name or by its path on the target.
+    type: str
+  engine:
+    description:
+      - The engine to attach to. The only one that is declared, when empty.
+    type: str
+  mode:
+    description:
+      - V(plan) measures nothing and says what would be. Without it the mode is that of O(profile).
+    type: str
+    choices: [plan, apply]
+  timeout:
+    description:
+      - Seconds after which it is given up. What was measured until then is kept.
+    type: int
+    default: 7200
+  command:
+    description:
+      - The C(hosttune) command on the target.
+    type: path
+    default: /usr/local/bin/hosttune
+attributes:
+  check_mode:
+    description: It says what would be measured.
+    support: full
+  diff_mode:
+    description: There is nothing to compare.
+    support: none
+seealso:
+  - module: hosttune.hosttune.preflight
+  - module: hosttune.hosttune.engine
+"""
+
+EXAMPLES = r"""
+- name: A minute of measuring, on the engine that runs
+  hosttune.hosttune.bench:
+    profile: "{{ hosttune }}"
+    plan: smoke
+  async: 7200
+  poll: 10
+  register: smoke
+"""
+
+RETURN = r"""
+changed:
+  description: Something was measured, or in check mode would be. Never true under RV(mode=plan).
+  type: bool
+  returned: always
+ok:
+  description: Every configuration of the plan has a valid result.
+  type: bool
+  returned: success
+mode:
+  description: V(plan) or V(apply), as it was in force.
+  type: str
+  returned: success
+findings:
+  description: One for each configuration, with its figures or with the reasons why it has none.
+  type: list
+  elements: dict
+  returned: success
+lines:
+  description: The same for people, a line each.
+  type: list
+  elements: str
+  returned: success
+"""
+
+from typing import Any, Dict, List
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ..module_utils.core import host, installed, model, profile, task
+
+SPEC = {
+    "profile": {"type": "dict", "default": {}},
+    "plan": {"type": "str"},
+    "engine": {"type": "str"},
+    "mode": {"type": "str", "choices": ["plan", "apply"]},
+    "timeout": {"type": "int", "default": 7200},
+    "command": {"type": "path", "default": "/usr/local/bin/hosttune"},
+}
+
+
+def main() -> None:
+    module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
+    try:
+        module.exit_json(**bench(host.LiveHost(), module.params, module.check_mode))
+    except (model.Refused, OSError) as e:
+        module.fail_json(msg=task.message(e))
+
+
+def bench(door: host.Host, params: Dict[str, Any], check_mode: bool) -> Dict[str, Any]:
+    """The task's return values. Raises Refused for a profile or plan that is wrong, or when the command made no report."""
+    wanted = profile.validate(task.profile_data(params["profile"], mode=params["mode"]))
+    plan = params["plan"] or wanted.bench.get("plan", "smoke")
+    words = ["bench", "run", plan, *(["--engine", params["engine"]] if params["engine"] else [])]
+    dry = check_mode or wanted.mode == "plan"
+    if dry:
+        words.append("--dry-run")
+    report = installed.run(door, params["command"], words, params["profile"], params["timeout"])
+    findings = task.mark_ignored(report.findings, wanted.ignore, door.clock())
+    told = task.result(door, findings, mode=wanted.mode, check_mode=check_mode)
+    return dict(told, changed=report.changed and (not dry or wanted.mode == "apply"), lines=_lines(findings))
+
+
+def _lines(findings: List[model.Finding]) -> List[str]:
+    return ["%s %s: %s" % (f.status, f.subject, f.summary) for f in findings]
+
+
+if __name__ == "__main__":
+    main()
