@@ -351,20 +351,11 @@ def died(e: Engine, told: Mapping[str, Any]) -> Finding:
 def ends(seen: Seen) -> tuple[str, ...]:
     """What a stop or restart ends, a line each."""
     show, port = seen.told["show"], seen.told["port"]
-    out = [
-        "process %s of %s (%s tasks), running since %s"
-        % (
-            show.get("MainPID"),
-            seen.engine.unit,
-            show.get("TasksCurrent", "?"),
-            show.get("ExecMainStartTimestamp") or "now",
-        )
-    ]
+    since = show.get("ExecMainStartTimestamp") or "now"
+    out = ["process %s of %s, running since %s" % (show.get("MainPID"), seen.engine.unit, since)]
     if port.get("connections"):
-        out.append(
-            "%d open connection%s on port %d"
-            % (port["connections"], "" if port["connections"] == 1 else "s", seen.engine.port)
-        )
+        many = "" if port["connections"] == 1 else "s"
+        out.append("%d open connection%s on port %d" % (port["connections"], many, seen.engine.port))
     memory = show.get("MemoryCurrent", "")
     if memory.isdigit() and int(memory) < 1 << 60:
         out.append("%.1f GiB of its memory, loaded anew at the next start" % (int(memory) / 2**30))

@@ -91,7 +91,7 @@ def _context(engine: Engine, seen: Devices, argv: list[str], where: str) -> dict
         "model_path": quote.path(engine.model_path, where + ".model"),
         "model_folder": '"%s"' % quote.path(folder or "/", where + ".model").replace("\\", "\\\\").replace('"', '\\"'),
         "user": engine.user,
-        "command": " ".join([quote.command(argv[:1], where), *(_word(text, where + ".args") for text in argv[1:])]),
+        "command": _lines(argv, where),
         "secrets": ["%s:%s" % (k, quote.path(v, "%s.secrets.%s" % (where, k))) for k, v in engine.secrets.items()],
         "restart": {"never": "no"}.get(engine.restart, engine.restart),
         "memlock": engine.memlock,
@@ -122,6 +122,14 @@ def _assignment(v: Variable, where: str) -> str:
 
 def _word(text: str, where: str) -> str:
     return '"%s%s"' % (CREDENTIALS, text[len(SECRET) :]) if text.startswith(SECRET) else quote.word(text, where)
+
+
+def _lines(argv: list[str], where: str) -> str:
+    """ExecStart= with an option and its value on each line. A quoted word never ends in a backslash, so lines may continue."""
+    text = quote.command(argv[:1], where)
+    for arg in argv[1:]:
+        text += (" \\\n  " if arg.startswith("-") else " ") + _word(arg, where + ".args")
+    return text
 
 
 def _launcher() -> str:

@@ -241,6 +241,30 @@ def test_what_a_process_gets_is_what_was_declared(ct: Container) -> None:
     assert told == env
 
 
+def test_what_an_engine_gets_is_what_its_declaration_says(ct: Container) -> None:
+    """The same through the whole way: profile, template, file in the container, systemd, process."""
+    show = ct.rootfs / "opt/show/bin/llama-server"
+    show.parent.mkdir(parents=True, exist_ok=True)
+    show.write_text(
+        "#!/usr/bin/python3\nimport json, os, sys, time\n"
+        "json.dump([sys.argv[1:], dict(os.environ)], open('/run/shown.new', 'w'))\n"
+        "os.rename('/run/shown.new', '/run/shown')\ntime.sleep(600)\n"
+    )
+    show.chmod(0o755)
+    ct.attach("rm", "-f", "/run/shown")
+    args = {"a%d" % n: text for n, text in enumerate(NASTY)}
+    env = {"V%d" % n: text for n, text in enumerate(NASTY)}
+    p = profile(ct, engine="llama.cpp", venv="/opt/show", args=args, env=env)
+    done = start.start(Reaching(), p, "tiny")
+    assert statuses(done) == {}, done.findings  # systemd-analyze silent, and Environment read back equal
+    while not (told := ct.attach("cat", "/run/shown").stdout):
+        pass
+    words, environ = json.loads(told)
+    rendered = see.see(Reaching(), p, "tiny").rendered
+    assert words == list(rendered.argv[1:]) and [w for w in words if w in NASTY and w] == [text for text in NASTY if text]
+    assert {k: environ.get(k) for k in rendered.environment} == dict(rendered.environment) and set(env) <= set(environ)
+
+
 def test_a_secret_reaches_the_engine_as_a_file_and_nothing_else(ct: Container) -> None:
     secret = ct.rootfs / "etc/engine-key"
     secret.write_text("s3cr3t")

@@ -106,7 +106,7 @@ def test_a_secret_is_a_path_of_systemds_only_as_a_whole_value() -> None:
     text = rendered(
         secrets={"k": "/etc/k"}, env={"A": "secret:k", "B": "x=secret:k"}, args={"api-key-file": "secret:k"}
     ).text
-    assert 'Environment="A=%d/k"' in text and 'Environment="B=x=secret:k"' in text and '"--api-key-file" "%d/k"' in text
+    assert 'Environment="A=%d/k"' in text and 'Environment="B=x=secret:k"' in text and '"--api-key-file" "%d/k"\n' in text
     assert "\nLoadCredential=k:/etc/k\n" in text
 
 
