@@ -63,6 +63,8 @@ def _cut_short(host: Host) -> List[Finding]:
         if errname(e) == "EACCES":
             return []  # the journal is root's; a user's status is about the machine
         raise
+    except Refused as e:  # a journal that cannot be believed hides nothing else
+        return [finding("HT903", ERROR, e.where, e.what, hint=Hint(e.way_out, "host"))]
     return [
         finding(
             "HT906",

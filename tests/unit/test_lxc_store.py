@@ -222,6 +222,19 @@ def test_processes_that_hold_a_gpu_are_named_and_keep_idle_from_restarting() -> 
     assert pending.hint.costs == "a restart; it destroys: GPU process 77 (sglang)"
 
 
+@pytest.mark.parametrize(("mounts", "shm"), [
+    ("", {"errno": "EACCES"}),
+    ("14 12 0:99 / /dev/shm rw - fuse.hangs x rw\n", {"used": "asked"}),
+    ("14 11 0:99 / /dev rw - fuse.hangs x rw\n", {"used": "asked"}),
+])
+def test_a_tmpfs_that_cannot_be_looked_at_is_a_loss_and_a_covered_one_is_never_asked(mounts: str, shm: dict[str, Any]) -> None:
+    """The root of a container decides what lies over its mounts: asking could wait for ever."""
+    host = running(real("05"), inside(nvidia_uvm={"nlink": 0}), files={"/proc/4242/mountinfo": MOUNTS + mounts},
+                   statvfs={"/proc/4242/root/dev/shm": shm})
+    (pending,) = [f for f in sync.show(host, "200", Wanted()).findings if f.id == "HT402"]
+    assert "what could not be seen in its own tmpfs /dev/shm" in pending.hint.costs
+
+
 def test_a_container_of_the_ha_manager_is_not_restarted_behind_its_back() -> None:
     resources = "vm: 100\n\nct: 200\n\tstate started\n"
     host = running(real("05"), inside(nvidia_uvm={"nlink": 0}), files={"/etc/pve/ha/resources.cfg": resources})
@@ -253,3 +266,9 @@ def test_a_declaration_becomes_minors_of_this_host() -> None:
     assert wanted_of(a_node(), Container()) == Wanted(gpus=None, required=True)
     assert wanted_of(a_node(), Container(gpus="1,0", gpu="optional", form="path", caps=True), (506,)) == Wanted(
         (0, 1), False, "path", True, (506,))
+
+
+def test_a_user_is_told_that_roots_containers_are_roots() -> None:
+    view = {"uid": 1000, "dirs": {"/var/lib/lxc": []}, "commands": {"none": {"rc": 127}}}
+    assert "only root" in refusal(Paper(view), "200").way_out
+    assert "only root" not in refusal(Paper(dict(view, uid=0)), "200").way_out

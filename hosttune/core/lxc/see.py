@@ -15,6 +15,7 @@ from .needs import Need
 from .store import Config, pve_container
 
 LINKS_FOLLOWED = 5
+UNKNOWN = -1
 _SMALL_TMPFS = re.compile(r"/(dev|run|sys|proc)(/(?!shm(/|\Z)).*)?\Z")
 """tmpfs mounts that every start makes anew and that hold sockets and pid files. Not /dev/shm: models may lie there."""
 
@@ -126,24 +127,30 @@ def _inside(need: Need, seen: Mapping[str, object]) -> Inside:
 
 @dataclass(frozen=True)
 class Tmpfs:
-    """A tmpfs of the container's own, by its mount point inside, and the bytes that lie in it."""
+    """A tmpfs of the container's own, by its mount point inside, and the bytes that lie in it (UNKNOWN: some number)."""
 
     point: str
     used: int
 
 
 def own_tmpfs(host: Host, pid: int) -> Tuple[Tmpfs, ...]:
-    """tmpfs mounts that end with the container and hold something. One that the host has too (a bind) is not lost."""
+    """tmpfs mounts that end with the container and hold something. One that the host has too (a bind) is not lost. A
+    covered one is not asked: what lies over it would answer in its place, and may be a file system that never does."""
     ours = {fields[2] for fields in _mounts(host.read("/proc/self/mountinfo"))}
     out: List[Tmpfs] = []
     seen = set()
-    for fields in _mounts(host.read("/proc/%d/mountinfo" % pid)):
+    mounts = _mounts(host.read("/proc/%d/mountinfo" % pid))
+    for number, fields in enumerate(mounts):
         point = re.sub(r"\\([0-7]{3})", lambda m: chr(int(m.group(1), 8)), fields[4])
         kind = fields[fields.index("-") + 1] if "-" in fields else ""
         if kind != "tmpfs" or fields[2] in ours or fields[2] in seen or _SMALL_TMPFS.match(point):
             continue
         seen.add(fields[2])
-        used = host.statvfs("/proc/%d/root%s" % (pid, point)).used
+        over = any((fields[4] + "/").startswith(later[4].rstrip("/") + "/") for later in mounts[number + 1 :])
+        try:
+            used = UNKNOWN if over else host.statvfs("/proc/%d/root%s" % (pid, point)).used
+        except OSError:  # it is there, and may hold anything
+            used = UNKNOWN
         if used:
             out.append(Tmpfs(point, used))
     return tuple(out)
@@ -172,6 +179,8 @@ def losses(host: Host, config: Config, pid: int, devices: DeviceTable) -> Tuple[
 
 
 def _size(count: int) -> str:
+    if count == UNKNOWN:
+        return "what could not be seen"
     size = float(count)
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if size < 1024 or unit == "GiB":

@@ -68,6 +68,8 @@ def find(host: Host, ct_id: str) -> Config:
     data = None if nodes and ct_id.isdigit() else bytes_or_none(host, path)  # there it is made anew at each start
     if data is None:
         known = ", ".join(known_ids(host)) or "none"
+        if host.who().uid != 0:
+            known += "; only root sees root's: sudo hosttune ..."
         raise Refused("there is no container %s" % ct_id, PVE_FOLDER if nodes else folder, "containers here: " + known)
     return Config(ct_id, path, data, parse(data, LXC, path=path), folder=folder)
 
