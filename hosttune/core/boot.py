@@ -16,10 +16,9 @@ import sys
 import time
 from typing import Callable, Dict, List, Sequence, Tuple
 
-from . import corezip, engine, gpus, pci
+from . import engine, gpus, pci
 from .host import Host, LiveHost, digest, errname, read_or_none
 from .knobs import BY_ID, KNOBS, boot_units
-from .lxc import outlook, store, sync
 from .model import Knob, Refused, Report
 from .profile import PATH, Profile, validate
 from .task import fixes
@@ -72,11 +71,13 @@ def _knobs(host: Host, profile: Profile, say: Say) -> List[Report]:
 
 
 def _devices(host: Host, profile: Profile, say: Say) -> List[Report]:
+    from .lxc import outlook, store, sync  # the other stage starts without them
+
     dry = profile.mode == "plan"
     if not dry and pci.gpus(host):
         _make_nodes(host, say)
     if profile.containers and not dry:
-        _wait_for_quorum(host, say)
+        _wait_for_quorum(host, say, lambda: store.has_quorum(host))
     reports = []
     for ct_id, declared in profile.containers.items():
         try:
@@ -107,11 +108,11 @@ def _make_nodes(host: Host, say: Say) -> None:
             return
 
 
-def _wait_for_quorum(host: Host, say: Say) -> None:
+def _wait_for_quorum(host: Host, say: Say, has_quorum: Callable[[], bool]) -> None:
     """Without quorum /etc/pve cannot be written: wait, but not for ever; what then is refused is said by the sync."""
     limit = host.clock() + QUORUM_SECONDS
     told = False
-    while not store.has_quorum(host) and host.clock() < limit:
+    while not has_quorum() and host.clock() < limit:
         if not told:
             say("no quorum: waiting up to %d s" % QUORUM_SECONDS)
             told = True
@@ -136,6 +137,8 @@ def main(words: Sequence[str]) -> int:
 
 def with_profile(profile: Profile) -> Tuple[Dict[str, Knob], Dict[str, Knob]]:
     """The knobs by name and by id, the boot units bound to this profile and this code. Without a profile: as they are."""
+    from . import corezip
+
     if not profile.plain:
         return KNOBS, BY_ID
     text = json.dumps(profile.plain, indent=1, sort_keys=True) + "\n"
