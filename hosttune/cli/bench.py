@@ -116,7 +116,8 @@ def _arms(plan: Plan, profile: Profile, engine: str | None, url: str | None, mod
     from ..bench.target import Attached, Target
     from ..serve.arm import EngineArm, target
 
-    host, arms = LiveHost(), list[Arm]()
+    host = LiveHost()
+    arms: list[Arm] = []
     for name, named in plan.arms.items():
         if named != ATTACH:
             if named not in profile.engines:
