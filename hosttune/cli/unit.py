@@ -150,9 +150,10 @@ def wait(names: tuple[str, ...], timeout: float | None, profile_path: str | None
 
 
 def _wait(host: Reaching, profile: Profile, name: str, timeout: float) -> Report:
+    from ..render.visible import visible
     from ..serve.wait import wait as waiting
 
-    return waiting(host, profile, name, timeout, lambda line: click.echo("%s | %s" % (name, line), err=True))
+    return waiting(host, profile, name, timeout, lambda line: click.echo("%s | %s" % (name, visible(line)), err=True))
 
 
 def _joined(command: str, host: Reaching, reports: list[Report], dry_run: bool) -> Report:

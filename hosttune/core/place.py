@@ -16,6 +16,7 @@ from typing import Any, Dict, Optional, Tuple
 from . import units
 from .host import Host, LiveHost
 from .lxc import inside
+from .model import Refused
 
 _INSIDE = re.compile(r"ct:([A-Za-z0-9][A-Za-z0-9._-]*):(/.*)")
 
@@ -42,8 +43,14 @@ class Place:
         if not self.ct_id:
             return units.DO[do](self.host, request)
         answer = inside.ask(self.host, self.ct_id, dict(request, op="unit"), timeout)
-        self.host.effects.extend(dict(e, machine=self.machine) for e in answer["effects"])
-        told: Dict[str, Any] = answer["told"]
+        try:
+            told: Dict[str, Any] = answer["told"]
+            effects = [{"effect": str(e["effect"]), "target": str(e["target"])} for e in answer["effects"]]
+            told.keys()
+        except (AttributeError, KeyError, TypeError):
+            # Whoever is root in the container decides what its python3 answers.
+            raise Refused("it gave an answer of another shape", self.machine, "is its python3 the real one?") from None
+        self.host.effects.extend(dict(e, machine=self.machine) for e in effects)
         return told
 
 
