@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
@@ -37,7 +38,21 @@ def trouble(findings: Sequence[Finding]) -> List[Finding]:
 def mark_ignored(findings: Sequence[Finding], ignores: Sequence[Ignore], now: float) -> List[Finding]:
     """As apply_ignores, for one task of several: an ignore of what this task does not judge is not an unused one."""
     judged = {f.id for f in findings}
-    return apply_ignores(findings, [i for i in ignores if i.id in judged], now)
+    return [plain(f) for f in apply_ignores(findings, [i for i in ignores if i.id in judged], now)]
+
+
+def plain(value: Any) -> Any:
+    r"""The same with \udcff in place of each byte that was no UTF-8: Ansible takes no such text, and would call a task
+    failed that has changed something. (Steps keep the bytes: what is written is made of them.)"""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode("utf-8")
+    if isinstance(value, Mapping):
+        return {plain(k): plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(plain(v) for v in value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.replace(value, **{f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)})
+    return value
 
 
 def lines(findings: Sequence[Finding], steps: Sequence[Step] = (), actions: Sequence[Action] = (),
@@ -65,7 +80,7 @@ def message(e: Exception) -> str:
     if isinstance(e, OSError):
         hint = "\n  fix: run it as root (become: true)" if e.errno in (errno.EACCES, errno.EPERM) else ""
         return "%s%s%s" % (e.filename + ": " if e.filename else "", e.strerror or e, hint)
-    return str(e)
+    return str(plain(str(e)))
 
 
 def _change(step: Step) -> str:
@@ -94,11 +109,13 @@ def result(host: Host, findings: Sequence[Finding], steps: Sequence[Step] = (), 
     if wrong and not dry:
         out["failed"] = True
         out["msg"] = _told(wrong)
-    return out
+    told: Dict[str, Any] = plain(out)
+    return told
 
 
 def _told(wrong: Sequence[Finding]) -> str:
     """The first of what is wrong, and the first fix: the two may stand in different findings."""
     first = wrong[0]
     fix = next(("\n  fix: " + f.hint.command for f in wrong if f.hint.command), "")
-    return "%d not as wanted, first %s %s: %s%s" % (len(wrong), first.id, first.subject, first.summary, fix)
+    where = " (%s)" % first.evidence[0] if first.evidence else ""
+    return "%d not as wanted, first %s %s: %s%s%s" % (len(wrong), first.id, first.subject, first.summary, where, fix)
