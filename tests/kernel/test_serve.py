@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from hosttune import zipapp
 from hosttune.core import engine as changes
 from hosttune.core import journal
 from hosttune.core.model import Refused, Report
@@ -369,3 +370,28 @@ def test_the_command_line_from_a_plan_to_the_end(ct: Container, tmp_path: Path) 
     assert code == 1 and "HT606" in out and "does not know an argument" in out
     code, out, _ = told_by(ct, tmp_path, "check", "tiny", env={"NCCL_BUFFSIZE": "16M"})
     assert code == 1 and "NCCL reads 16, in silence" in out and "NCCL_BUFFSIZE: 16777216" in out
+
+
+def test_the_same_on_a_host_of_its_own_with_the_command_as_one_file(ct: Container, tmp_path: Path) -> None:
+    """In this test the container is the host: it has systemd, Python 3.11, and nothing of hosttune but one file."""
+    zipapp.write(ct.rootfs / "opt/hosttune")
+    p = profile(ct, **{"in": "host", "model": MODEL})
+    (ct.rootfs / "opt/profile.json").write_text(json.dumps({"models": p.models, "engines": p.engines}))
+
+    def run(*words: str) -> tuple[int, str]:
+        done = ct.attach("/opt/hosttune", *words, timeout=120)
+        return done.returncode, done.stdout + done.stderr
+
+    there = ("--profile", "/opt/profile.json")
+    code, told = run("unit", "start", "--wait", *there)
+    assert code == 0 and property_of(ct, "ActiveState") == "active", told
+    code, told = run("preflight", *there)
+    assert code == 0 and told.endswith("preflight: go\n"), told
+    code, told = run("unit", "start", "-o", "json", *there)
+    assert code == 0 and json.loads(told)["hosts"][0]["effects"] == [] and not json.loads(told)["changed"]
+    code, told = run("journal")
+    assert code == 0 and "/etc/systemd/system/" + UNIT in told
+    run("unit", "stop", "tiny", *there)
+    code, told = run("revert")
+    assert code == 0 and property_of(ct, "LoadState") == "not-found", told
+    ct.attach("rm", "-rf", "/opt/hosttune", "/opt/profile.json", "/var/lib/hosttune")
