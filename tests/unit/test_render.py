@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One report through every renderer, held against golden files. After a wanted change: UPDATE_GOLDEN=1 pytest ..., then read the diff."""
+"""One report through every renderer, held against golden files. After a wanted change: UPDATE_GOLDEN=1 pytest ..., then
+read the diff."""
 
 from __future__ import annotations
 
