@@ -38,6 +38,7 @@ def hosttune(machine: Machine) -> None:
     machine.write("/run/hosttune.zip", zipapp.build())
     unpack = 'rm -rf "$1" && mkdir -p "$1" && python3 -m zipfile -e /run/hosttune.zip "$1" && rm /run/hosttune.zip'
     machine.run("sh", "-c", unpack, "sh", LIBRARY, check=True)
+    machine.run("rm", "-f", PROGRAM, check=True)  # site.yml makes a link of it, and what that leads to is not ours
     machine.write(PROGRAM, LAUNCHER, mode=0o755)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from lab import LabError
 
 TO_RUN = ("qemu-system-x86_64", "qemu-img", "ssh")
-TO_BUILD = (*TO_RUN, "mmdebstrap", "mke2fs", "modprobe", "ssh-keygen", "systemctl", "unshare")
+TO_BUILD = (*TO_RUN, "mmdebstrap", "mke2fs", "modprobe", "ssh-keygen", "strip", "systemctl", "unshare")
 GIB = 1 << 30
 BUILD_BYTES = 6 * GIB
 """The roots take 1.2 GB, a build in progress 2.5, the image 0.8, its snapshot 0.3, each guest 0.3."""

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lab import LabError, cache, needs, say
-from lab.image import initrd
+from lab.image import engine, initrd
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 GUEST = Path(__file__).with_name("guest")
@@ -93,6 +93,7 @@ def recipe_hash() -> str:
             if path.is_file() and "__pycache__" not in path.parts and "build" not in path.parts:
                 seen.update(f"{path.relative_to(REPOSITORY)} {path.stat().st_mode & 0o111:o}\n".encode())
                 seen.update(path.read_bytes())
+    seen.update(engine.recipe())
     return seen.hexdigest()[:12]
 
 
@@ -160,6 +161,8 @@ def build(aside: Path, ct: Path, ct_shifted: Path, lab: Path) -> None:
             _container_root(root, lower, name, libraries)
         for vmid, name in CONTAINERS.items():
             _container_layer(root, vmid, name)
+        engine.install(root / "var" / "lib" / "lab" / "ct")
+        engine.model(root)
     initrd.write(aside / "initrd", root, kernel)
     shutil.copy(root / "boot" / f"vmlinuz-{kernel}", aside / "vmlinuz")
     shutil.rmtree(root / "boot")
