@@ -170,6 +170,7 @@ SPEC = Record(
                     "nccl": Text("a named set of NCCL variables; those in env are laid over it", ""),
                     "args": Texts('more arguments of the engine; "" is a switch, "secret:NAME" the path of a secret'),
                     "env": Texts('more variables; "secret:NAME" is the path of a secret'),
+                    "packages": Texts("versions that its virtual environment must have, by package; nothing is installed"),
                     "secrets": Texts("files of mode 0600 where it runs, given to the engine by LoadCredential, by name"),
                     "memlock": Text(
                         "how much memory it may lock", "infinity", pattern=r"infinity|\d+[KMGT]?", says="infinity or bytes (8G)"

@@ -11,10 +11,10 @@ import json
 import re
 import sys
 from dataclasses import asdict
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from . import http, ports
-from .host import TEMP, Host, errname, read_or_none
+from .host import TEMP, Host, errname, list_or_empty, read_or_none
 from .model import Refused
 
 FOLDER = "/etc/systemd/system"
@@ -44,9 +44,10 @@ def look(host: Host, request: Request) -> Dict[str, Any]:
     """Everything that a start, a check or a wait needs to know of one unit, in one visit.
 
     Request   unit, files [path], paths [path], user, port, health {"address", "paths", "timeout"}, journal (lines),
-              after (cursor)
+              after (cursor), venv, packages [name]
     Answer    show {property: text}, files {path: text or null}, paths {path: type or errno}, user (is there one?),
-              port {listens, pid, comm, connections, ours}, mark, health {path: {status, body, error}}, journal [line], cursor
+              port {listens, pid, comm, connections, ours}, mark, health {path: {status, body, error}}, journal [line], cursor,
+              packages {name: version}
     """
     unit = _own(request["unit"])
     show = properties(host, unit)
@@ -56,6 +57,7 @@ def look(host: Host, request: Request) -> Dict[str, Any]:
         "paths": {path: _kind(host, path) for path in request.get("paths", ())},
         "user": not request.get("user") or _user(host, request["user"]),
         "mark": _mark(host, show.get("MainPID", "0")),
+        "packages": _packages(host, str(request.get("venv", "")), request.get("packages", ())),
     }
     if request.get("port"):
         port = ports.look(host, int(request["port"]))
@@ -97,6 +99,24 @@ def _kind(host: Host, path: str) -> str:
 
 def _user(host: Host, name: str) -> bool:
     return host.run(["getent", "passwd", name]).rc == 0
+
+
+def _packages(host: Host, venv: str, names: Sequence[str]) -> Dict[str, str]:
+    """{package: version, "" if it is not there} by the *.dist-info folders of a virtual environment; no code of it is run.
+
+    Names are compared as PEP 503 says: case, dash, underscore and dot make no difference.
+    """
+    found: Dict[str, str] = {}
+    for python in list_or_empty(host, venv + "/lib") if venv and names else ():
+        for folder in list_or_empty(host, "%s/lib/%s/site-packages" % (venv, python)):
+            if folder.endswith(".dist-info"):
+                name, _, version = folder[: -len(".dist-info")].rpartition("-")
+                found[_plain_name(name)] = version
+    return {name: found.get(_plain_name(name), "") for name in names}
+
+
+def _plain_name(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _in_unit(host: Host, pid: int, unit: str) -> bool:

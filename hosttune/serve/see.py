@@ -64,7 +64,8 @@ def look(
     paths = [p for p in (command.program(declared), declared.model_path, *declared.secrets.values()) if p]
     asked = {"address": declared.address, "paths": HEALTH, "timeout": 25 if declared.kind == "sglang" else 5}
     return place.ask("look", unit=declared.unit, files=list(rendered.files), paths=paths, user=declared.user, port=declared.port,
-                     health=asked if health else None, journal=lines, after=after)  # fmt: skip
+                     health=asked if health else None, journal=lines, after=after,
+                     venv=declared.venv, packages=list(declared.packages))  # fmt: skip
 
 
 def steps(seen: Seen) -> list[Step]:
@@ -135,6 +136,12 @@ def launchable(seen: Seen) -> list[Finding]:
                     hint=Hint("install -m 600 /dev/stdin %s" % path, e.place),
                 )
             )
+    for name, want in e.packages.items():
+        have = told["packages"].get(name, "")
+        if have != want:
+            fix = Hint("%s/bin/pip install %s==%s" % (e.venv, name, want), e.place, "changes that environment", "reconfigure")
+            summary = "%s is %s, want %s" % (name, have or "not installed", want)
+            found.append(_found(seen, "HT602", FAIL, summary, have=have, want=want, hint=fix))
     if not seen.runs:
         found += in_the_way(seen)
     return found or [_found(seen, "HT602", OK, "all that a start needs is there")]

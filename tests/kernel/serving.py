@@ -27,21 +27,40 @@ def package() -> Path | None:
 
 
 def container(make: MakeContainer, xllamacpp: Path, unprivileged: bool = False) -> Container:
-    """One that is booted. A venv is three files; the container has no module of that name to make them with."""
-    site = "opt/xllamacpp/lib/python3/site-packages/xllamacpp"
-    made = make(f"lxc.mount.entry = {xllamacpp} {site} none bind,ro,create=dir 0 0\n", unprivileged=unprivileged)
-    venv = made.rootfs / VENV.lstrip("/")
-    (venv / "bin").mkdir(parents=True)
-    (venv / "bin/python").symlink_to("/usr/bin/python3")
-    (venv / "bin/unhurried").write_text("#!/bin/sh\nexec sleep 600\n")
-    (venv / "bin/unhurried").chmod(0o755)
-    (venv / "pyvenv.cfg").write_text("home = /usr/bin\ninclude-system-site-packages = false\n")
-    (made.rootfs / site).mkdir(parents=True)  # by hand: LXC may not make it in an unprivileged container
-    (venv / "lib/python3.11").symlink_to("python3")
-    model = made.rootfs / MODEL.lstrip("/")
+    """One that is booted, with the model where a container has its models."""
+    made = make(bind(xllamacpp), unprivileged=unprivileged)
+    install(made)
+    write_model(made, MODEL)
+    return made.start(booted=True)
+
+
+def bind(xllamacpp: Path, venv: str = VENV) -> str:
+    """The line of a container's config that brings xllamacpp into a venv there."""
+    return f"lxc.mount.entry = {xllamacpp} {_site(venv)} none bind,ro,create=dir 0 0\n"
+
+
+def install(made: Container, venv: str = VENV) -> None:
+    """Make that venv. It is three files; the container has no module of that name to make them with."""
+    folder = made.rootfs / venv.lstrip("/")
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin/python").symlink_to("/usr/bin/python3")
+    (folder / "bin/unhurried").write_text("#!/bin/sh\nexec sleep 600\n")
+    (folder / "bin/unhurried").chmod(0o755)
+    (folder / "pyvenv.cfg").write_text("home = /usr/bin\ninclude-system-site-packages = false\n")
+    (made.rootfs / _site(venv)).mkdir(parents=True)  # by hand: LXC may not make it in an unprivileged container
+    (folder / "lib/python3.11").symlink_to("python3")
+    (folder / "lib/python3/site-packages/compressed_tensors-0.8.1.dist-info").mkdir()
+
+
+def _site(venv: str) -> str:
+    return venv.lstrip("/") + "/lib/python3/site-packages/xllamacpp"
+
+
+def write_model(made: Container, path: str) -> None:
+    """The tiny model, at that path in the container."""
+    model = made.rootfs / path.lstrip("/")
     model.parent.mkdir(parents=True)
     tiny_gguf.write(model)
-    return made.start(booted=True)
 
 
 def profile(ct: Container, **engine: Any) -> Profile:

@@ -183,6 +183,8 @@ def test_an_engine_that_dies_while_it_loads_says_why(ct: Container, change: dict
         ({"venv": "/opt/absent"}, "program is not there"),
         ({"user": "nobody-of-that-name"}, "there is no user"),
         ({"secrets": {"key": "/etc/absent"}}, "the secret key is not there"),
+        ({"packages": {"Compressed_Tensors": "0.15.0.1"}}, "Compressed_Tensors is 0.8.1, want 0.15.0.1"),
+        ({"packages": {"absent": "1.0"}}, "absent is not installed, want 1.0"),
     ],
 )
 def test_a_start_that_cannot_work_is_refused_before_anything_is_written(
