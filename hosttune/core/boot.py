@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What hosttune does by itself at each boot, before a guest starts: two systemd units, and what they run.
+"""What hosttune does by itself at each boot: three systemd units, and what they run.
 
 hosttune-knobs    the settings of the profile, before nvidia-persistenced makes the GPUs ready
 hosttune-devices  the driver's modules and nodes, then the device rules of the profile's containers, before Proxmox VE
                   starts guests (pve-guests) or its HA manager does (pve-ha-lrm)
+hosttune-stage    the profile's models into memory, which a reboot has emptied; beside the guests' start, since it takes
+                  minutes: containers have the (still empty) mount from their start on
 
-Both are bounded in time and nothing requires them: a guest's start is ordered after them and never fails with them. The
-kernel parameter hosttune=off, or a file /etc/hosttune/off, stops them. They do what the profile's `mode` lets them.
+All are bounded in time and nothing requires them: a guest's start is ordered after the first two and never fails with
+them. The kernel parameter hosttune=off, or a file /etc/hosttune/off, stops them. They do what the profile's `mode` lets them.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ Say = Callable[[str], None]
 
 
 def run(host: Host, stage: str, say: Say) -> int:
-    """One unit's work: "knobs" or "devices". Exit code 0 when all is as wanted, 1 when something is not, 2 for a bad profile.
+    """One unit's work: "knobs", "devices" or "models". Exit code 0 when all is as wanted, 1 when something is not,
+    2 for a bad profile.
 
     `say` gets each line for the journal of the machine.
     """
@@ -91,6 +94,22 @@ def _devices(host: Host, profile: Profile, say: Say) -> List[Report]:
     return reports
 
 
+def _models(host: Host, profile: Profile, say: Say) -> List[Report]:
+    from .stage import add, declared, source
+
+    if not profile.models:
+        say("no models are declared")
+    # A unit has root's home and nothing of anybody's environment: a cache elsewhere is named by its directory.
+    caches = source.hub_caches({}, "/root")
+    reports = []
+    for name, spec in declared.sources(profile).items():
+        try:
+            reports.append(declared.bring(host, profile, name, spec, caches, "never", profile.mode == "plan"))
+        except (Refused, OSError) as e:
+            reports.append(Report("boot models", findings=(add.refused(name, e),)))
+    return reports
+
+
 def _make_nodes(host: Host, say: Say) -> None:
     """Load the modules and make every node. nvidia-modprobe takes one kind of node a call: -c=N GPUs and nvidiactl,
     -u -c=0 nvidia-uvm and nvidia-uvm-tools. A driver that is not there is said, and containers are gone through anyway."""
@@ -119,7 +138,9 @@ def _wait_for_quorum(host: Host, say: Say, has_quorum: Callable[[], bool]) -> No
         time.sleep(1)
 
 
-STAGES: Dict[str, Callable[[Host, Profile, Say], List[Report]]] = {"knobs": _knobs, "devices": _devices}
+STAGES: Dict[str, Callable[[Host, Profile, Say], List[Report]]] = {
+    "knobs": _knobs, "devices": _devices, "models": _models,
+}  # fmt: skip
 
 
 def _tell(line: str) -> None:

@@ -19,6 +19,7 @@ from hosttune.core.knobs import boot_units
 from hosttune.core.model import Refused
 from hosttune.core.profile import PATH, validate
 from hosttune.core.recording import ReplayHost, merge
+from hosttune.core.stage import manifest, tmpfs
 
 MACHINE = json.loads((Path(__file__).parents[1] / "cases/knobs/mrrs-512-to-4096.json").read_text())["machine"]
 SETPCI = "setpci -s 0000:11:00.0 CAP_EXP+8.w=5000:7000"
@@ -60,7 +61,7 @@ def test_plan_only_says_what_it_would() -> None:
     [{"files": {"/proc/cmdline": "ro quiet hosttune=off\n"}}, {"files": {boot.OFF: ""}}],
     ids=["kernel-parameter", "file"],
 )
-@pytest.mark.parametrize("stage", ["knobs", "devices"])
+@pytest.mark.parametrize("stage", sorted(boot.STAGES))
 def test_one_word_stops_it(more: dict[str, Any], stage: str) -> None:
     machine = host(APPLY, **more)
     code, said = run(machine, stage)
@@ -70,6 +71,36 @@ def test_one_word_stops_it(more: dict[str, Any], stage: str) -> None:
 def test_a_word_that_only_looks_like_it_does_not_stop_it() -> None:
     _, said = run(host(dict(APPLY, mode="plan"), files={"/proc/cmdline": "ro xhosttune=off hosttune=offline\n"}))
     assert not said[0].startswith("off:")
+
+
+def test_models_that_cannot_be_staged_are_named_one_by_one_and_stop_nothing() -> None:
+    """One is at no place of this machine, the other asks for a placement that there is not: both are told, nothing is raised."""
+    NONE, MANIFEST = {"errno": "ENOENT"}, manifest.manifest_path("away")
+    models = {"away": {"source": "ssh:other:/srv/away"}, "odd": {"source": "/srv/odd", "placement": "node:1"}}
+    place = {"files": {"/proc/self/mountinfo": "", tmpfs.THP: NONE, tmpfs.UNIT: NONE, MANIFEST: NONE}, "nodes": {"/srv": NONE},
+             "dirs": {"/dev/shm/models": NONE, "/run/systemd": [], "/sys/devices/system/node": NONE}}  # fmt: skip
+    machine = host({"mode": "apply", "models": models}, **place)
+    code, said = run(machine, "models")
+    assert (code, machine.effects, said[-1]) == (1, [], "models: 2 not as wanted")
+    told = "\n".join(said)
+    assert "HT506 host away: away: hosttune does not copy from other machines yet" in told
+    assert "HT506 host odd: odd: this version places pages by interleave only" in told
+
+
+def test_without_models_there_is_nothing_to_stage() -> None:
+    assert run(host(APPLY), "models") == (0, ["no models are declared", "models: all is as wanted"])
+
+
+def test_guests_wait_for_settings_and_nodes_but_for_no_copy() -> None:
+    waits = {name: "pve-guests.service" in before(boot_units.unit(name, "/code")) for name in UNITS}
+    assert waits == {boot_units.KNOBS_UNIT: True, boot_units.DEVICES_UNIT: True, boot_units.STAGE_UNIT: False}
+    texts = [boot_units.unit(name, "/code") for name in UNITS]
+    assert all("\nTimeoutStartSec=" in text and "\nRequiredBy=" not in text for text in texts), "bounded, and required by nobody"
+
+
+def before(text: str) -> list[str]:
+    (line,) = [line for line in text.splitlines() if line.startswith("Before=")]
+    return line.removeprefix("Before=").split()
 
 
 def test_no_profile_is_nothing_to_do() -> None:
@@ -85,11 +116,12 @@ def test_a_bad_profile_changes_nothing_and_is_named(text: str, words: str) -> No
     assert words in str(e.value) and PATH in str(e.value) and machine.effects == []
 
 
+UNITS = (boot_units.KNOBS_UNIT, boot_units.DEVICES_UNIT, boot_units.STAGE_UNIT)
 SYSTEMD: dict[str, dict[str, Any]] = {
     "dirs": {"/run/systemd/system": []},
     "commands": {"systemctl is-enabled %s" % name: {"rc": 1, "out": "disabled\n"}
-                 for name in (boot_units.KNOBS_UNIT, boot_units.DEVICES_UNIT)},
-    "files": {"/etc/systemd/system/%s" % name: {"errno": "ENOENT"} for name in (boot_units.KNOBS_UNIT, boot_units.DEVICES_UNIT)},
+                 for name in UNITS},
+    "files": {"/etc/systemd/system/%s" % name: {"errno": "ENOENT"} for name in UNITS},
 }  # fmt: skip
 
 
@@ -104,8 +136,7 @@ def test_the_units_are_planned_with_profile_and_code() -> None:
         PATH,
         boot_units.code_path(sha),
         *SYSTEMD["files"],
-        boot_units.KNOBS_UNIT,
-        boot_units.DEVICES_UNIT,
+        *UNITS,
     }
     assert targets[PATH].mode == 0o600 and json.loads(targets[PATH].after or "") == APPLY
     assert targets[boot_units.KNOBS_UNIT].argv == ("systemctl", "enable", boot_units.KNOBS_UNIT)
@@ -131,7 +162,7 @@ def test_without_systemd_or_a_profile_nothing_is_kept() -> None:
 
 
 def test_systemd_takes_the_units_without_a_word(tmp_path: Path) -> None:
-    for name in (boot_units.KNOBS_UNIT, boot_units.DEVICES_UNIT):
+    for name in UNITS:
         (tmp_path / name).write_text(boot_units.unit(name, "/usr/bin/true").replace("-I ", ""))
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", *map(str, tmp_path.iterdir())], capture_output=True, text=True
@@ -155,5 +186,6 @@ def test_the_archive_holds_all_that_it_imports() -> None:
         "hosttune/core/boot.py",
         "hosttune/core/child_script.py",
         "hosttune/core/lxc/sync.py",
+        "hosttune/core/stage/copy.py",
     } <= set(names)
     assert not [name for name in names if "/probes/" in name], "a boot diagnoses nothing"

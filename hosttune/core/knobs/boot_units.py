@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""hosttune's boot units: the profile, the code and two systemd units on the machine itself, so that a reboot needs nobody.
+"""hosttune's boot units: the profile, the code and three systemd units on the machine itself, so that a reboot needs nobody.
 
 The code is one file named by its content, so that an update never changes what a unit of the old version runs. The profile
 is 0600: it names models, users and paths.
@@ -18,7 +18,7 @@ from ..profile import PATH
 ID, NAME = "HT102", "boot-units"
 CODE = "/usr/local/lib/hosttune"
 UNITS = "/etc/systemd/system"
-KNOBS_UNIT, DEVICES_UNIT = "hosttune-knobs.service", "hosttune-devices.service"
+KNOBS_UNIT, DEVICES_UNIT, STAGE_UNIT = "hosttune-knobs.service", "hosttune-devices.service", "hosttune-stage.service"
 
 _UNIT = """\
 # hosttune: written by it, kept by it. `hosttune revert` takes it away; hosttune=off on the kernel command line stops it.
@@ -53,6 +53,13 @@ _STAGES = {
         "seconds": 150,
         "after": "hosttune-knobs.service nvidia-persistenced.service pve-cluster.service",
         "before": "pve-guests.service pve-ha-lrm.service",
+    },
+    STAGE_UNIT: {
+        "what": "models into memory",
+        "stage": "models",
+        "seconds": 3600,
+        "after": "local-fs.target dev-shm-models.mount pve-cluster.service hosttune-devices.service",
+        "before": "",  # a copy takes minutes, and no guest waits for it: its bind is there, and fills
     },
 }
 
