@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import shlex
-from io import BytesIO
 from typing import Any
 
 from .core import corezip
@@ -19,23 +18,22 @@ def ask(target: str, request: dict[str, Any], timeout: float = 120) -> Any:
     host that cannot be reached, a login that fails, and what the other side refuses.
     """
     import fabric
-    import invoke
     import paramiko
 
-    client = fabric.Connection(target, connect_timeout=15)
+    try:
+        client = fabric.Connection(target, connect_timeout=15)
+    except ValueError:
+        raise Refused("this is no [user@]host[:port]", target, "hosttune doctor --host root@pve1")
     client.client.set_missing_host_key_policy(paramiko.RejectPolicy())
     client.client.load_system_host_keys()
     try:
         client.open()
-        ran = client.run(
-            shlex.join(corezip.argv()),
-            hide=True,
-            warn=True,
-            in_stream=BytesIO(corezip.stdin(request)),
-            timeout=timeout,
-            encoding="utf-8",
-            echo_stdin=False,
-        )
+        # Not Connection.run: it hands its input over character by character, and the core is 200 kB.
+        into, out, err = client.client.exec_command(shlex.join(corezip.argv()), timeout=timeout)
+        into.write(corezip.stdin(request))
+        into.channel.shutdown_write()
+        told, said = out.read().decode("utf-8", "replace"), err.read().decode("utf-8", "replace")
+        code = out.channel.recv_exit_status()
     except paramiko.BadHostKeyException:
         raise Refused("its host key has changed", target, "find out why; then: ssh-keygen -R %s" % client.host)
     except paramiko.AuthenticationException:
@@ -47,13 +45,15 @@ def ask(target: str, request: dict[str, Any], timeout: float = 120) -> Any:
             target,
             "ssh %s once and compare the key's fingerprint" % target if unknown else "",
         )
+    except UnicodeError:  # a label of a host name that no name service takes
+        raise Refused("this is no host name", target, "hosttune doctor --host root@pve1")
+    except TimeoutError:
+        raise Refused("gave no answer within %g s" % timeout, target)
     except (OSError, EOFError) as e:
         raise Refused("cannot be reached: %s" % (e.strerror if isinstance(e, OSError) and e.strerror else e), target)
-    except invoke.exceptions.CommandTimedOut:
-        raise Refused("gave no answer within %g s" % timeout, target)
     finally:
         client.close()
-    return _result(ran.stdout, ran.stderr, ran.exited, target)
+    return _result(told, said, code, target)
 
 
 def _result(out: str, err: str, code: int, target: str) -> Any:

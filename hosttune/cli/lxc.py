@@ -15,6 +15,7 @@ import click
 
 from ..core.devices import DeviceTable, Node, device_table
 from ..core.host import LiveHost
+from ..core.ignore import apply_ignores
 from ..core.lxc import needs, outlook, see, store, sync
 from ..core.lxc.needs import Wanted
 from ..core.model import Refused
@@ -72,7 +73,8 @@ def show(ct_id: str, form: str | None, gpus: str | None, caps: bool | None, drop
     profile, host = load(profile_path), LiveHost()
     declared = _declared(profile, ct_id, form, gpus, caps)
     report = sync.show(host, ct_id, _wanted(host, declared, drop))
-    return max(output.emit(report, profile), sync.code(report))
+    judged = replace(report, findings=tuple(apply_ignores(report.findings, profile.ignore, output.started)))
+    return max(output.emit(judged), sync.code(judged))
 
 
 @command.command(name="sync")

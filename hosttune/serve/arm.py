@@ -17,6 +17,8 @@ from ..core.model import FAIL, Refused, Report
 from ..core.place import place_of
 from ..core.profile import Profile
 from . import command, declare, see, start
+from .devices import devices
+from .unit import render
 from .wait import wait
 
 IDENTITY = ("MainPID", "InvocationID", "NRestarts")
@@ -53,11 +55,21 @@ def _ip(host: Host, ct_id: str, where: str) -> str:
     return found[0]
 
 
+def mark(host: Host, profile: Profile, name: str) -> str:
+    """The digest of an engine as it is declared, 16 hex digits. The engine itself is not asked."""
+    declared = declare.engine(profile, name)
+    return render(declared, devices(host, declared, profile)).mark
+
+
 def target(host: Host, profile: Profile, name: str) -> Target:
-    """The running engine as a benchmark addresses it. The facts are what must be equal for two results to be compared."""
+    """The running engine as a benchmark addresses it. The facts are what must be equal for two results to be compared.
+
+    Refused when it runs from another unit than the declared one: its figures would be filed under what it is not.
+    """
     seen = see.see(host, profile, name)
+    _refuse_older(seen)
     e = seen.engine
-    facts = {"engine": e.kind, "model": e.model, "tp": str(e.tp), "gpus": e.gpus, "unit": seen.rendered.mark,
+    facts = {"engine": e.kind, "model": e.model, "tp": str(e.tp), "gpus": e.gpus,
              "args": json.dumps(dict(e.args), sort_keys=True)}  # fmt: skip
     facts |= {key: value for key, value in seen.rendered.environment.items() if key.startswith(("NCCL_", "CUDA_"))}
     return Target(url(host, e), command.served_name(e), facts, identity(host, e))
@@ -97,9 +109,7 @@ class EngineArm:
                 self._stopped.append(other)
             self._ours = True
             _must(start.start(self.host, self.profile, self.engine))
-        elif see.pending(seen):
-            raise Refused("it runs with an older unit than the declared one", "engine " + self.engine,
-                          "hosttune unit restart %s --wait" % self.engine)  # fmt: skip
+        _refuse_older(seen)
         _must(wait(self.host, self.profile, self.engine, tell=self.tell))
         return target(self.host, self.profile, self.engine)
 
@@ -136,6 +146,13 @@ class EngineArm:
                 if theirs.runs and (same_port or set(theirs.devices.bdfs) & set(seen.devices.bdfs)):
                     found.append(other)
         return found
+
+
+def _refuse_older(seen: see.Seen) -> None:
+    name = seen.engine.name
+    if see.pending(seen):
+        way_out = "hosttune unit restart %s --wait" % name
+        raise Refused("it runs with an older unit than the declared one", "engine " + name, way_out)
 
 
 def xids(host: Host) -> frozenset[str]:

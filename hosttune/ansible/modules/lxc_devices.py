@@ -166,6 +166,9 @@ def one(door: host.Host, ct_id: str, declared: profile.Container, dry: bool) -> 
         report = sync.sync(door, ct_id, wanted, declared.restart, dry)
     except model.Refused as e:
         return model.Report("lxc sync", findings=(sync.refused(ct_id, e),))
+    except OSError as e:
+        refused = model.Refused(e.strerror or str(e), str(e.filename or ""), "run it as root (become: true)")
+        return model.Report("lxc sync", findings=(sync.refused(ct_id, refused),))
     # A restart that the policy forbids is not to be done: it stands in the findings, with what it would destroy.
     return dataclasses.replace(report, actions=tuple(a for a in report.actions if may(a, declared.restart)))
 
