@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
 import signal
 from collections.abc import Iterator, Mapping
@@ -14,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..bench import plan as plans
-from ..bench.plan import ATTACH, Plan
+from ..bench.plan import ATTACH, Configuration, Plan
 from ..bench.results import MANIFEST, VALID, Results, existing, opened, same_plan
 from ..core.catalogue import finding
 from ..core.host import LiveHost
-from ..core.model import ERROR, FAIL, OK, WARN, Finding, Hint, Refused, Report
+from ..core.model import ERROR, FAIL, OK, SKIP, WARN, Action, Finding, Hint, Refused, Report
 from ..core.profile import Profile
 from .output import Output, reporting
 from .profile import load, profile_option
@@ -75,25 +77,67 @@ def run_(
     """
     from ..bench.run import to_do
 
-    plan = plans.load(plan_name)
-    folder = folder or _root() / plan.name
+    plan, profile = plans.load(plan_name), load(profile_path)
+    engines = {} if dry_run and not profile.engines else _engines(plan, profile, engine, url)
+    folder = folder or _folder(plan, profile, engines)
+    there = (folder / MANIFEST).exists()
+    rest = to_do(plan, same_plan(folder, plan), retry) if there else list(plan.configurations)
     if dry_run:
-        rest = (
-            to_do(plan, same_plan(folder, plan), retry) if (folder / MANIFEST).exists() else list(plan.configurations)
-        )
-        for configuration in plan.configurations:
-            click.echo("%s  %s" % ("measure" if configuration in rest else "keep   ", configuration))
-        requests = sum(c.concurrency * (plan.rounds * plan.trials + plan.warm_up) for c in rest)
-        click.echo(
-            "%d of %d configurations, %d requests, into %s" % (len(rest), len(plan.configurations), requests, folder)
-        )
-        return 0
-    profile = load(profile_path)
-    if (folder / MANIFEST).exists() and not to_do(plan, same_plan(folder, plan), retry):
-        click.echo("nothing is left to measure in %s (--retry measures what is invalid again)" % folder, err=True)
+        if output.format == "text":
+            _show(plan, rest, folder)
+            return 0
+        return output.emit(_planned(plan, rest, folder, plan_name), profile)
+    before = _written(folder)
+    if rest:
+        _measure(plan, _arms(plan, profile, engines, url, model, _key(api_key_file)), folder, wait, retry)
     else:
-        _measure(plan, _arms(plan, profile, engine, url, model, _key(api_key_file)), folder, wait, retry)
-    return replace(output, verbose=True).emit(_report(plan, existing(folder), folder, plan_name), profile)
+        click.echo("nothing is left to measure in %s (--retry measures what is invalid again)" % folder, err=True)
+    new = [path for path, when in _written(folder).items() if before.get(path) != when]
+    effects = tuple({"effect": "measure", "target": path} for path in sorted(new))
+    report = replace(_report(plan, existing(folder), folder, plan_name), changed=bool(new), effects=effects)
+    return replace(output, verbose=True).emit(report, profile)
+
+
+def _requests(plan: Plan, configuration: Configuration) -> int:
+    return configuration.concurrency * (plan.rounds * plan.trials + plan.warm_up)
+
+
+def _show(plan: Plan, rest: list[Configuration], folder: Path) -> None:
+    """What would be measured, for a person."""
+    for configuration in plan.configurations:
+        click.echo("%s  %s" % ("measure" if configuration in rest else "keep   ", configuration))
+    requests = sum(_requests(plan, configuration) for configuration in rest)
+    click.echo(
+        "%d of %d configurations, %d requests, into %s" % (len(rest), len(plan.configurations), requests, folder)
+    )
+
+
+def _planned(plan: Plan, rest: list[Configuration], folder: Path, plan_name: str) -> Report:
+    """The same as a report: what is measured already stands with its figures, what would be measured is a skip."""
+    from ..bench.report import gather
+
+    rows = (
+        {row.configuration: row for row in gather(existing(folder)).rows}
+        if len(rest) < len(plan.configurations)
+        else {}
+    )
+    found = [
+        finding("HT800", SKIP, c.key, "to be measured, by %d requests" % _requests(plan, c))
+        if c in rest
+        else _finding(rows[c], folder, plan_name)
+        for c in plan.configurations
+    ]
+    requests = sum(_requests(plan, configuration) for configuration in rest)
+    why = "%d of %d configurations are to be measured" % (len(rest), len(plan.configurations))
+    costs = "%d requests to the engine" % requests
+    action = Action("measure", plan.name, ("hosttune", "bench", "run", plan_name), why, costs=costs)
+    facts = {"results": str(folder), "plan": plan.name, "requests": str(requests)}
+    return Report("bench run", LiveHost().uname()[0], facts, tuple(found), (), (action,) if rest else (), mode="plan")
+
+
+def _written(folder: Path) -> dict[str, int]:
+    """Each result that is there, and when it was written."""
+    return {str(path): path.stat().st_mtime_ns for path in folder.glob("*.json") if path.name != MANIFEST}
 
 
 def _measure(plan: Plan, arms: list[Arm], folder: Path, wait: float, retry: bool) -> None:
@@ -111,7 +155,21 @@ def _measure(plan: Plan, arms: list[Arm], folder: Path, wait: float, retry: bool
         run(plan, arms, results, host, lambda: snapshot.take(host), watch, retry, wait)
 
 
-def _arms(plan: Plan, profile: Profile, engine: str | None, url: str | None, model: str, key: str) -> list[Arm]:
+def _engines(plan: Plan, profile: Profile, engine: str | None, url: str | None) -> dict[str, str]:
+    """The engine of the profile behind each arm of the plan; an arm that attaches to --url has none."""
+    found = {}
+    for arm, named in plan.arms.items():
+        if named != ATTACH:
+            if named not in profile.engines:
+                raise Refused("the arm %s names the engine %s, which the profile does not declare" % (arm, named), plan.path,
+                              "known: %s" % (", ".join(profile.engines) or "none; give --profile FILE"))  # fmt: skip
+            found[arm] = named
+        elif not url:
+            found[arm] = engine or profile.bench.get("engine") or _only(profile.engines)
+    return found
+
+
+def _arms(plan: Plan, profile: Profile, engines: Mapping[str, str], url: str | None, model: str, key: str) -> list[Arm]:
     """An arm of the plan either attaches to what runs, or names an engine of the profile that is started for it."""
     from ..bench.target import Attached, Target
     from ..serve.arm import EngineArm, target
@@ -120,14 +178,11 @@ def _arms(plan: Plan, profile: Profile, engine: str | None, url: str | None, mod
     arms: list[Arm] = []
     for name, named in plan.arms.items():
         if named != ATTACH:
-            if named not in profile.engines:
-                raise Refused("the arm %s names the engine %s, which the profile does not declare" % (name, named), plan.path,
-                              "known: %s" % (", ".join(profile.engines) or "none; give --profile FILE"))  # fmt: skip
             arms.append(EngineArm(name, host, profile, named, lambda line: click.echo(line, err=True)))
         elif url:
             arms.append(Attached(name, Target(url, model, key=key)))
         else:
-            seen = target(host, profile, engine or _only(profile.engines))
+            seen = target(host, profile, engines[name])
             arms.append(Attached(name, replace(seen, model=model or seen.model, key=key)))
     return arms
 
@@ -163,6 +218,18 @@ def _root() -> Path:
     if os.getuid() == 0:
         return ROOT
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "hosttune" / "results"
+
+
+def _folder(plan: Plan, profile: Profile, engines: Mapping[str, str]) -> Path:
+    """Where results go by default: named by the plan, the engine, and what that is declared as. An engine that is declared
+    anew is measured anew, and what was measured of the earlier one stays beside it."""
+    from ..serve.arm import mark
+
+    if not engines:
+        return _root() / plan.name
+    marks = {name: mark(LiveHost(), profile, name) for name in sorted(set(engines.values()))}
+    one = next(iter(marks.values())) if len(marks) == 1 else hashlib.sha256(json.dumps(marks).encode()).hexdigest()
+    return _root() / "-".join([plan.name, *(marks if len(marks) == 1 else ()), one[:8]])
 
 
 def _report(plan: Plan, results: Results, folder: Path, plan_name: str) -> Report:

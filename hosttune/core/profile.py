@@ -192,6 +192,7 @@ SPEC = Record(
             "the benchmark that site.yml ends with",
             {
                 "plan": Text("a plan's name or file", "smoke"),
+                "engine": Text("the engine that a plan attaches to, where several are declared", ""),
                 "when": Text("site: after site.yml; never: only by --tags benchmark", "never", ("site", "never")),
             },
         ),

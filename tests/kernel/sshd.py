@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A target reached by ssh: the `old` root (bullseye, Python 3.9) in a container that shares this machine's loopback.
+"""Targets reached by ssh on loopback.
+
+ssh_target: the `old` root (bullseye, Python 3.9) in a container that shares this machine's loopback, with sshd alone.
+booted_target: the `ct` root (bookworm) with systemd and a network of its own, so a whole machine: processes that shall
+reach it enter that network first (`enter`).
 
 Throw-away keys on both sides; the host key is known beforehand, so a client that checks host keys, as it should, gets in.
 """
@@ -10,7 +14,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.kernel.container import Container
@@ -27,30 +31,54 @@ class SshTarget:
     known_hosts: Path
     config: Path
     container: Container
+    enter: tuple[str, ...] = ()
+    """Words in front of a command that has to reach it."""
 
     def run(
         self, *argv: str, input: str | bytes | None = None, timeout: float = 60
     ) -> subprocess.CompletedProcess[bytes]:
         """Run a command there (ssh joins the words for a remote shell)."""
         stdin = input.encode() if isinstance(input, str) else input
-        command = ["ssh", "-F", str(self.config), "target", "--", *argv]
+        command = [*self.enter, "ssh", "-F", str(self.config), "target", "--", *argv]
         return subprocess.run(command, input=stdin or b"", capture_output=True, timeout=timeout)
 
 
 def ssh_target(folder: Path) -> SshTarget:
     """Start the container and wait until a command runs through ssh. The caller destroys `.container`."""
+    container = Container("lxc.net.0.type = none\nlxc.init.cmd = /usr/sbin/sshd -D -e -f /etc/ssh/target\n", root="old")
+    target = _configured(container, folder, _free_port())
+    container.start()
+    _wait(target)
+    return target
+
+
+def booted_target(container: Container, folder: Path) -> SshTarget:
+    """Boot this container of the `ct` root, with sshd as one of its services. The caller destroys it."""
+    target = _configured(container, folder, 22)
+    units = container.rootfs / "etc/systemd/system"
+    text = "[Service]\nExecStart=/usr/sbin/sshd -D -f /etc/ssh/target\nRuntimeDirectory=sshd\nKillMode=process\n"
+    (units / "target.service").write_text(text)  # ssh.service is masked there
+    (units / "multi-user.target.wants").mkdir(exist_ok=True)
+    (units / "multi-user.target.wants/target.service").symlink_to("../target.service")
+    container.start(booted=True)
+    target = replace(target, enter=("nsenter", "--net=/proc/%d/ns/net" % container.pid, "--"))
+    _wait(target)
+    return target
+
+
+def _configured(container: Container, folder: Path, port: int) -> SshTarget:
+    """Keys and the configuration of both sides."""
     key, host_key = folder / "id", folder / "host_key"
     for path in (key, host_key):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "hosttune-tests", "-f", path], check=True)
-    port = _free_port()
     known_hosts, config = folder / "known_hosts", folder / "config"
-    known_hosts.write_text(f"[127.0.0.1]:{port} {_public(host_key)}\n")
+    known = "127.0.0.1" if port == 22 else f"[127.0.0.1]:{port}"
+    known_hosts.write_text(f"{known} {_public(host_key)}\n")
     config.write_text(
         f"Host target\n  HostName 127.0.0.1\n  Port {port}\n  User root\n  IdentityFile {key}\n  IdentitiesOnly yes\n"
         f"  UserKnownHostsFile {known_hosts}\n  GlobalKnownHostsFile /dev/null\n  StrictHostKeyChecking yes\n  BatchMode yes\n"
         "  ConnectTimeout 5\n  LogLevel ERROR\n"
     )
-    container = Container("lxc.net.0.type = none\nlxc.init.cmd = /usr/sbin/sshd -D -e -f /etc/ssh/target\n", root="old")
     _write(container.rootfs / "etc/ssh/target_key", host_key.read_text(), 0o600)
     _write(container.rootfs / "etc/ssh/target_users", f"{_public(key)}\n", 0o600)
     _write(
@@ -61,10 +89,7 @@ def ssh_target(folder: Path) -> SshTarget:
         0o600,
     )
     (container.rootfs / "run/sshd").mkdir(mode=0o755, exist_ok=True)
-    container.start()
-    target = SshTarget("127.0.0.1", port, "root", key, known_hosts, config, container)
-    _wait(target)
-    return target
+    return SshTarget("127.0.0.1", port, "root", key, known_hosts, config, container)
 
 
 def _wait(target: SshTarget, limit: float = 30) -> None:

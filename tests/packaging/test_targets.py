@@ -22,10 +22,12 @@ MODULES: list[tuple[str, dict[str, Any], dict[str, str]]] = [
     ("tune", {"knobs": {"profile": "pcie-inference"}}, {"HT101": "set on the host, not inside a container"}),
     ("doctor", {}, {"HT351": "cannot open shared object file"}),  # said by the child process, which was to load libcuda
     ("lxc_devices", {"containers": {"200": {}}}, {"HT428": "there is no container 200"}),
+    ("model", {"models": {"m": {"source": "/no/such"}}}, {"HT506": "/no/such"}),
     ("revert", {}, {}),
-    # 3.9 is too old for the command that these two run there, and it is not there: told, not a traceback.
+    # 3.9 is too old for the command that these three run there, and it is not there: told, not a traceback.
     ("engine", {"engines": {"e": {"engine": "vllm", "venv": "/v", "model": "/m", "port": 1}}}, {"HT907": "is not there"}),
     ("preflight", {}, {"HT907": "is not there"}),
+    ("bench", {}, {"HT907": "is not there"}),
 ]
 """Each module, options, and words of the findings that it must come back with."""
 

@@ -32,7 +32,7 @@ options:
     type: str
   engine:
     description:
-      - The engine to attach to. The only one that is declared, when empty.
+      - The engine to attach to. When empty, C(bench.engine) of the profile, or the only one that is declared.
     type: str
   mode:
     description:
@@ -89,6 +89,16 @@ findings:
   type: list
   elements: dict
   returned: success
+actions:
+  description: The measuring that is to be done, in check mode and under V(plan), with what it costs. Empty if nothing is left.
+  type: list
+  elements: dict
+  returned: success
+effects:
+  description: The results that were written. Empty if none was.
+  type: list
+  elements: dict
+  returned: success
 lines:
   description: The same for people, a line each.
   type: list
@@ -96,7 +106,7 @@ lines:
   returned: success
 """
 
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Sequence
 
 from ansible.module_utils.basic import AnsibleModule
 
@@ -130,12 +140,15 @@ def bench(door: host.Host, params: Dict[str, Any], check_mode: bool) -> Dict[str
         words.append("--dry-run")
     report = installed.run(door, params["command"], words, params["profile"], params["timeout"])
     findings = task.mark_ignored(report.findings, wanted.ignore, door.clock())
-    told = task.result(door, findings, mode=wanted.mode, check_mode=check_mode)
-    return dict(told, changed=report.changed and (not dry or wanted.mode == "apply"), lines=_lines(findings))
+    told = task.result(door, findings, (), report.actions, mode=wanted.mode, check_mode=check_mode)
+    told["lines"] = _lines(findings, report.actions if dry else ())
+    return told if dry else dict(told, changed=report.changed, effects=[dict(effect) for effect in report.effects])
 
 
-def _lines(findings: List[model.Finding]) -> List[str]:
-    return ["%s %s: %s" % (f.status, f.subject, f.summary) for f in findings]
+def _lines(findings: List[model.Finding], actions: Sequence[model.Action]) -> List[str]:
+    told = ["%s: %s" % (f.subject, f.summary) if f.status in ("ok", "skip") else "%s %s: %s" % (f.id, f.subject, f.summary)
+            for f in findings]  # fmt: skip
+    return told + ["would measure: %s, %s" % (a.why, a.costs) for a in actions]
 
 
 if __name__ == "__main__":
