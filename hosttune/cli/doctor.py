@@ -13,7 +13,7 @@ import click
 
 from ..core import gpus
 from ..core.examine import declared_of, examine, judge
-from ..core.host import LiveHost
+from ..core.live import LiveHost
 from ..core.model import Refused, Report
 from ..core.profile import Profile
 from ..core.recording import redact

@@ -9,7 +9,7 @@ import time
 import click
 
 from ..core import journal
-from ..core.host import LiveHost
+from ..core.live import LiveHost
 from ..core.model import as_dict
 
 

@@ -14,8 +14,8 @@ from typing import Any
 import click
 
 from ..core.devices import DeviceTable, Node, device_table
-from ..core.host import LiveHost
 from ..core.ignore import apply_ignores
+from ..core.live import LiveHost
 from ..core.lxc import needs, outlook, see, store, sync
 from ..core.lxc.needs import Wanted
 from ..core.model import Refused

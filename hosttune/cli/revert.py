@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import click
 
-from ..core import engine
+from ..core import afterlife, engine
 from ..core.knobs import BY_ID
 from ..core.model import Report
 from ..core.place import Reaching
@@ -27,6 +27,7 @@ def command(to: int, dry_run: bool, output: Output) -> int:
     """Take back every change, newest first, byte for byte. What somebody else changed since is left alone and named."""
     host = Reaching()
     steps, findings = engine.revert(host, BY_ID, to, dry_run)
+    findings += afterlife.left(host, steps)
     return output.emit(
         Report(
             "revert",

@@ -9,7 +9,7 @@ import time
 
 import click
 
-from ..core.host import LiveHost
+from ..core.live import LiveHost
 from ..core.profile import Profile
 from ..core.stage import declared, source, space, status
 from ..core.stage.add import Progress

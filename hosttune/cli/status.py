@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import click
 
-from ..core.host import LiveHost
+from ..core.live import LiveHost
 from ..core.status import status
 from .output import Output, reporting
 from .profile import load, profile_option

@@ -15,7 +15,7 @@ import sys
 from typing import Any, Callable, Dict, Mapping, Tuple
 
 from . import __version__
-from .host import LiveHost
+from .live import LiveHost
 from .model import Refused, as_dict
 
 Request = Mapping[str, Any]

@@ -19,8 +19,9 @@ import time
 from typing import Callable, Dict, List, Sequence, Tuple
 
 from . import engine, gpus, pci
-from .host import Host, LiveHost, digest, errname, read_or_none
+from .host import Host, digest, errname, read_or_none
 from .knobs import BY_ID, KNOBS, boot_units
+from .live import LiveHost
 from .model import Knob, Refused, Report
 from .profile import PATH, Profile, validate
 from .task import fixes

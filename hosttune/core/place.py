@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Dict, Optional, Tuple
 
 from . import units
-from .host import Host, LiveHost
+from .host import Host
+from .live import LiveHost
 from .lxc import inside
 from .model import Refused
 
@@ -89,8 +90,13 @@ class Reaching(LiveHost):
             place.ask("put", path=inner, text=None, expect=expect)
         else:
             super().remove(path, expect)
-            units.reload(self, path)
+            units.removed(self, path)
 
     def _split(self, path: str) -> Tuple[Place, str]:
-        found = _INSIDE.fullmatch(path)
-        return (Place(self, found.group(1)), found.group(2)) if found else (Place(self), path)
+        return split(self, path)
+
+
+def split(host: Host, target: str) -> Tuple[Place, str]:
+    """The place and the path there that the target of a step names."""
+    found = _INSIDE.fullmatch(target)
+    return (Place(host, found.group(1)), found.group(2)) if found else (Place(host), target)

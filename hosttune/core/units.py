@@ -182,9 +182,10 @@ def put(host: Host, request: Request) -> Dict[str, Any]:
     path, text = _own_file(request["path"]), request.get("text")
     if text is None:
         host.remove(path, request["expect"])
+        removed(host, path)
     else:
         host.replace(path, text.encode("utf-8", "surrogateescape"), request.get("expect"))
-    reload(host, path)
+        reload(host, path)
     return {}
 
 
@@ -194,6 +195,20 @@ def reload(host: Host, path: str) -> None:
         ran = host.execute(["systemctl", "daemon-reload"])
         if ran.rc:
             raise Refused("systemctl daemon-reload: %s" % ran.err.strip(), path, "systemctl daemon-reload")
+
+
+def removed(host: Host, path: str) -> None:
+    """Tell systemd that a file of ours is gone. If it was a unit, the links go too by which it was enabled: a link to nothing
+    would be left at each of its targets (`systemctl disable` removes them without the file, too: systemd 252)."""
+    folder, _, name = path.rpartition("/")
+    if folder == FOLDER and name.endswith((".service", ".mount")):
+        host.execute(["systemctl", "disable", name])  # one that was never enabled is told, and is as wanted
+        host.execute(["systemctl", "daemon-reload"])
+
+
+def is_engine(name: str) -> bool:
+    """Whether a unit of this name is an engine's."""
+    return bool(_UNIT.fullmatch(name)) and name not in BOOT_UNITS
 
 
 def read(host: Host, request: Request) -> Dict[str, Any]:

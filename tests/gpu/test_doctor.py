@@ -104,7 +104,7 @@ def test_a_recording_replays_to_the_same_verdict(real_dev: Path, doctor: Doctor,
 
 def test_the_register_is_read_right(gpu_count: int) -> None:
     from hosttune.core import pci
-    from hosttune.core.host import LiveHost
+    from hosttune.core.live import LiveHost
 
     host = LiveHost()
     gpus = pci.gpus(host)

@@ -16,7 +16,7 @@ import pytest
 
 from hosttune.core.diagnose import diagnose
 from hosttune.core.examine import examine, judge
-from hosttune.core.host import LiveHost
+from hosttune.core.live import LiveHost
 from hosttune.core.model import Finding, first_cause
 from hosttune.core.probes import PROBES
 from hosttune.core.recording import SCHEMA, RecordingHost, load

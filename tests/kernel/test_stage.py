@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from hosttune.core import engine
-from hosttune.core.host import LiveHost
+from hosttune.core.live import LiveHost
 from hosttune.core.lxc import models as in_container
 from hosttune.core.model import Refused, Report
 from hosttune.core.profile import Profile, validate
@@ -169,7 +169,7 @@ KILLS = {
 }
 KILLED = """
 import os, signal, sys
-from hosttune.core.host import LiveHost
+from hosttune.core.live import LiveHost
 from hosttune.core.profile import Profile
 from hosttune.core.stage import add, copy, declared, manifest, tmpfs
 module, name, count, when = sys.argv[3:]
@@ -424,7 +424,7 @@ def test_systemd_mounts_it_by_a_unit_and_does_so_at_the_next_boot_before_anythin
     ).start(booted=True)
     code = (
         "import sys; sys.path.insert(0, '/opt/code')\n"
-        "from hosttune.core.host import LiveHost; from hosttune.core.profile import Profile\n"
+        "from hosttune.core.live import LiveHost; from hosttune.core.profile import Profile\n"
         "from hosttune.core.stage import declared\n"
         "door = LiveHost(); done = declared.bring(door, Profile(), 'tiny', '/opt/model')\n"
         "print([f.summary for f in done.findings if f.status in ('fail', 'error')], [e['target'] for e in door.effects])"

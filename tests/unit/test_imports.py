@@ -18,7 +18,7 @@ FILES = sorted(p.relative_to(PACKAGE).as_posix() for p in PACKAGE.rglob("*.py"))
 CORE = [f for f in FILES if f.startswith("core/")]
 
 PAST_THE_DOOR = {
-    "core/host.py": "it is the door",
+    "core/live.py": "it is the door",
     "core/command.py": "runs commands for the door",
     "core/child.py": "starts the child process in which the door asks risky questions",
     "core/child_script.py": "it is that child process",

@@ -15,7 +15,8 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from hosttune.core import examine
-from hosttune.core.host import Host, Inquiry, LiveHost, Ran, digest
+from hosttune.core.host import Host, Inquiry, Ran, digest
+from hosttune.core.live import LiveHost
 from hosttune.core.model import ERROR, FAIL, WARN, Refused
 from hosttune.core.recording import SCHEMA, RecordingHost, ReplayHost, Unrecorded, load, merge, redact
 from hosttune.core.recording_shape import _ANSWERS, _VALUES

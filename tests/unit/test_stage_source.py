@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hosttune.core.host import LiveHost
+from hosttune.core.live import LiveHost
 from hosttune.core.model import Refused
 from hosttune.core.profile import validate
 from hosttune.core.recording import ReplayHost

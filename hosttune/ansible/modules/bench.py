@@ -34,6 +34,11 @@ options:
     description:
       - The engine to attach to. When empty, C(bench.engine) of the profile, or the only one that is declared.
     type: str
+  retry:
+    description:
+      - Measure again what is invalid. Without it an invalid result stands, and fails the task, until somebody has looked.
+    type: bool
+    default: false
   mode:
     description:
       - V(plan) measures nothing and says what would be. Without it the mode is that of O(profile).
@@ -110,12 +115,13 @@ from typing import Any, Dict, List, Sequence
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils.core import host, installed, model, profile, task
+from ..module_utils.core import host, installed, live, model, profile, task
 
 SPEC = {
     "profile": {"type": "dict", "default": {}},
     "plan": {"type": "str"},
     "engine": {"type": "str"},
+    "retry": {"type": "bool", "default": False},
     "mode": {"type": "str", "choices": ["plan", "apply"]},
     "timeout": {"type": "int", "default": 7200},
     "command": {"type": "path", "default": "/usr/local/bin/hosttune"},
@@ -125,7 +131,7 @@ SPEC = {
 def main() -> None:
     module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
     try:
-        module.exit_json(**bench(host.LiveHost(), module.params, module.check_mode))
+        module.exit_json(**bench(live.LiveHost(), module.params, module.check_mode))
     except (model.Refused, OSError) as e:
         module.fail_json(msg=task.message(e))
 
@@ -135,6 +141,8 @@ def bench(door: host.Host, params: Dict[str, Any], check_mode: bool) -> Dict[str
     wanted = profile.validate(task.profile_data(params["profile"], mode=params["mode"]))
     plan = params["plan"] or wanted.bench.get("plan", "smoke")
     words = ["bench", "run", plan, *(["--engine", params["engine"]] if params["engine"] else [])]
+    if params["retry"]:
+        words.append("--retry")
     dry = check_mode or wanted.mode == "plan"
     if dry:
         words.append("--dry-run")
@@ -146,8 +154,7 @@ def bench(door: host.Host, params: Dict[str, Any], check_mode: bool) -> Dict[str
 
 
 def _lines(findings: List[model.Finding], actions: Sequence[model.Action]) -> List[str]:
-    told = ["%s: %s" % (f.subject, f.summary) if f.status in ("ok", "skip") else "%s %s: %s" % (f.id, f.subject, f.summary)
-            for f in findings]  # fmt: skip
+    told = [line for f in findings for line in task.fixes([f]) or ["%s: %s" % (f.subject, f.summary)]]
     return told + ["would measure: %s, %s" % (a.why, a.costs) for a in actions]
 
 

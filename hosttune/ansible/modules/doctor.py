@@ -109,7 +109,7 @@ from typing import Any, Dict, NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils.core import examine, gpus, host, model, profile, task
+from ..module_utils.core import examine, gpus, host, live, model, profile, task
 
 SPEC = {
     "profile": {"type": "dict", "default": {}},
@@ -124,7 +124,7 @@ SPEC = {
 def main() -> None:
     module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
     try:
-        module.exit_json(**doctor(host.LiveHost(), module.params))
+        module.exit_json(**doctor(live.LiveHost(), module.params))
     except (model.Refused, OSError) as e:
         module.fail_json(msg=task.message(e))
 

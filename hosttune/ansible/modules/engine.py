@@ -143,7 +143,7 @@ from typing import Any, Dict, List
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils.core import host, installed, model, profile, task
+from ..module_utils.core import host, installed, live, model, profile, task
 
 SPEC = {
     "profile": {"type": "dict", "default": {}},
@@ -161,7 +161,7 @@ VERBS = {"started": "start", "healthy": "wait", "stopped": "stop", "restarted": 
 def main() -> None:
     module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
     try:
-        module.exit_json(**engine(host.LiveHost(), module.params, module.check_mode))
+        module.exit_json(**engine(live.LiveHost(), module.params, module.check_mode))
     except (model.Refused, OSError) as e:
         module.fail_json(msg=task.message(e))
 

@@ -128,7 +128,7 @@ from typing import Any, Dict
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils.core import host, model, profile, task
+from ..module_utils.core import host, live, model, profile, task
 from ..module_utils.core.lxc import outlook, sync
 
 SPEC = {
@@ -142,7 +142,7 @@ SPEC = {
 def main() -> None:
     module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
     try:
-        module.exit_json(**devices(host.LiveHost(), module.params, module.check_mode))
+        module.exit_json(**devices(live.LiveHost(), module.params, module.check_mode))
     except (model.Refused, OSError) as e:
         module.fail_json(msg=task.message(e))
 

@@ -83,7 +83,7 @@ from typing import Any, Dict
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils.core import host, installed, model, profile, task
+from ..module_utils.core import host, installed, live, model, profile, task
 
 SPEC = {
     "profile": {"type": "dict", "default": {}},
@@ -96,7 +96,7 @@ SPEC = {
 def main() -> None:
     module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
     try:
-        module.exit_json(**preflight(host.LiveHost(), module.params))
+        module.exit_json(**preflight(live.LiveHost(), module.params))
     except (model.Refused, OSError) as e:
         module.fail_json(msg=task.message(e))
 

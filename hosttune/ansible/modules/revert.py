@@ -82,7 +82,7 @@ lines:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils.core import engine, knobs, model, place, task
+from ..module_utils.core import afterlife, engine, knobs, model, place, task
 
 SPEC = {"to": {"type": "int", "default": 0}}
 
@@ -94,7 +94,10 @@ def main() -> None:
         steps, findings = engine.revert(door, knobs.BY_ID, module.params["to"], module.check_mode)
     except (model.Refused, OSError) as e:
         module.fail_json(msg=task.message(e))
-    module.exit_json(**task.result(door, findings, steps, mode="apply", check_mode=module.check_mode))
+    lives = afterlife.left(door, steps)
+    told = task.result(door, [*findings, *lives], steps, mode="apply", check_mode=module.check_mode)
+    told["lines"] += afterlife.told(lives)
+    module.exit_json(**told)
 
 
 if __name__ == "__main__":

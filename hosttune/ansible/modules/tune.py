@@ -125,7 +125,7 @@ from typing import Any, Dict
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils.core import boot, engine, host, knobs, model, profile, task
+from ..module_utils.core import boot, engine, host, knobs, live, model, profile, task
 
 SPEC = {
     "profile": {"type": "dict", "default": {}},
@@ -138,7 +138,7 @@ SPEC = {
 def main() -> None:
     module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
     try:
-        module.exit_json(**tune(host.LiveHost(), module.params, module.check_mode))
+        module.exit_json(**tune(live.LiveHost(), module.params, module.check_mode))
     except (model.Refused, OSError) as e:
         module.fail_json(msg=task.message(e))
 

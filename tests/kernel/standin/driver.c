@@ -70,6 +70,7 @@ int list_gpus(struct gpu *gpus, int room)
         if (file == NULL)
             continue;
         struct gpu seen = {.minor = -1};
+        snprintf(seen.bus, sizeof seen.bus, "%s", entry->d_name);
         while (fgets(line, sizeof line, file) != NULL) {
             char *value = strchr(line, ':');
             if (value == NULL)
@@ -77,6 +78,8 @@ int list_gpus(struct gpu *gpus, int room)
             value += 1 + strspn(value + 1, " \t");
             if (strncmp(line, "Device Minor", 12) == 0)
                 seen.minor = atoi(value);
+            else if (strncmp(line, "Model", 5) == 0)
+                snprintf(seen.name, sizeof seen.name, "%.*s", (int)strcspn(value, "\n"), value);
             else if (strncmp(line, "GPU UUID", 8) == 0)
                 snprintf(seen.uuid, sizeof seen.uuid, "%.*s", (int)strcspn(value, " \t\n"), value);
         }

@@ -10,6 +10,8 @@
 
 struct gpu {
     int minor;
+    char bus[32]; // 0000:11:00.0
+    char name[96];
     char uuid[64];
 };
 

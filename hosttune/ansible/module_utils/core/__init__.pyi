@@ -7,6 +7,7 @@ from hosttune.core import gpus as gpus
 from hosttune.core import host as host
 from hosttune.core import installed as installed
 from hosttune.core import knobs as knobs
+from hosttune.core import live as live
 from hosttune.core import model as model
 from hosttune.core import place as place
 from hosttune.core import profile as profile
