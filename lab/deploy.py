@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hosttune import zipapp
+from lab.image import engine
 from lab.machine import Machine
 
 PROGRAM = "/usr/local/bin/hosttune"
@@ -16,6 +17,7 @@ sys.path.insert(0, "{LIBRARY}")
 from hosttune.__main__ import main
 sys.exit(main())
 """
+PLAN = "/etc/hosttune/lab.yml"
 INVENTORY = """\
 # The lab's host for `ansible-playbook -i`: written by lab.deploy at each start.
 all:
@@ -29,7 +31,21 @@ all:
         mode: {mode}
         knobs: {{profile: pcie-inference}}
         containers:
-          "200": {{gpus: all, gpu: required, form: keep, restart: never}}
+          "200": {{gpus: all, gpu: required, form: keep, restart: {restart}}}
+"""
+SERVING = """\
+        models:
+          tiny: {{source: /{model}}}
+        engines:
+          tiny:
+            in: "ct:200"
+            engine: xllamacpp # llama.cpp's own server; it computes on the CPU
+            venv: /{venv}
+            model: tiny/tiny.gguf
+            port: 30100
+            listen: "0.0.0.0" # inside the container; the host measures it from outside
+            args: {{n_ctx: "4096", n_parallel: "2", cpuparams.n_threads: "1", cpuparams_batch.n_threads: "1"}}
+        bench: {{plan: {plan}, when: site}}
 """
 
 
@@ -38,12 +54,16 @@ def hosttune(machine: Machine) -> None:
     machine.write("/run/hosttune.zip", zipapp.build())
     unpack = 'rm -rf "$1" && mkdir -p "$1" && python3 -m zipfile -e /run/hosttune.zip "$1" && rm /run/hosttune.zip'
     machine.run("sh", "-c", unpack, "sh", LIBRARY, check=True)
-    machine.run("rm", "-f", PROGRAM, check=True)  # site.yml makes a link of it, and what that leads to is not ours
-    machine.write(PROGRAM, LAUNCHER, mode=0o755)
+    machine.write(LIBRARY + "/launcher", LAUNCHER, mode=0o755)
+    machine.run("ln", "-sfT", LIBRARY + "/launcher", PROGRAM, check=True)  # a link, as site.yml makes one, and replaces
+    machine.write(PLAN, Path(__file__).with_name("plan.yml").read_text())
 
 
-def inventory(machine: Machine, mode: str = "plan") -> Path:
-    """An inventory file beside the guest's disk."""
+def inventory(machine: Machine, mode: str = "plan", serving: bool = True, restart: str = "idle") -> Path:
+    """An inventory file beside the guest's disk. serving: with a model, an engine and a benchmark plan, too."""
     path = machine.folder / "inventory.yml"
-    path.write_text(INVENTORY.format(ssh_config=machine.ssh_config, mode=mode))
+    text = INVENTORY.format(ssh_config=machine.ssh_config, mode=mode, restart=restart)
+    if serving:
+        text += SERVING.format(model=engine.MODEL, venv=engine.VENV, plan=PLAN)
+    path.write_text(text)
     return path

@@ -9,6 +9,7 @@ import resource
 import shutil
 import stat
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -242,3 +243,13 @@ def test_inside_a_container_with_the_stale_rule(
     assert container.attach("python3", "-c", "", env={"LD_PRELOAD": "/usr/lib/driver-opens.so"}).stderr == ""
     container.live("devices.allow", "c 511:* rwm")
     assert ask() == HEALTHY
+
+
+def test_nvml_knows_each_gpu_and_nobody_who_computes_there(standin: StandIn) -> None:
+    ask = "import dataclasses, json; from hosttune import nvml; print(json.dumps(dataclasses.asdict(nvml.ask())))"
+    done = subprocess.run([sys.executable, "-c", ask], env={**os.environ, **standin.env}, capture_output=True, text=True)
+    told = json.loads(done.stdout)
+    assert (told["why"], told["driver"]) == ("", libraries.VERSION)
+    seen = [(gpu["bdf"], gpu["uuid"], gpu["used"], gpu["processes"]) for gpu in told["gpus"]]
+    assert seen == [(f"0000:{n + 1}1:00.0", GPU_UUID.format(index=n), 0, []) for n in range(2)]
+    assert told["gpus"][0]["name"] == "NVIDIA RTX PRO 6000 Blackwell Server Edition"
