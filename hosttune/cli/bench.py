@@ -252,16 +252,14 @@ def _finding(row: Any, folder: Path, plan_name: str) -> Finding:
     subject = row.configuration.key
     again = "hosttune bench run %s --results %s" % (plan_name, folder)
     if row.result is None:
-        hint = Hint(again, "where the engine can be reached", "the time of the measurement")
+        hint = Hint(again, "host", "the time of the measurement")
         return finding("HT800", ERROR, subject, "not measured", hint=hint)
     if row.status == VALID:
         output, ttft = row.figure("output"), row.figure("ttft")
         have = "%s tokens/s, TTFT %s ms, n=%d" % (words(output), words(ttft, 1000), output.n)
         return finding("HT800", OK, subject, have, have=have)
     first = row.reasons[0]
-    hint = Hint(
-        again + " --retry", "where the engine can be reached, once the cause is gone", "the time of the measurement"
-    )
+    hint = Hint(again + " --retry", "host", "the time of the measurement, once the cause is gone")
     return finding(
         first["finding"],
         FAIL,

@@ -60,8 +60,10 @@ def _cgroup_room(host: Host) -> Optional[int]:
     text = read_or_none(host, "/proc/self/cgroup") or ""
     path = next((line[3:] for line in text.splitlines() if line.startswith("0::")), "")
     left: Optional[int] = None
-    while path.strip("/"):
-        folder = "/sys/fs/cgroup" + path
+    levels = path.strip("/").split("/") if path.strip("/") else []
+    # The topmost level too: in a container it is the container's own cgroup, with its limit. A machine's has no memory.max.
+    for depth in range(len(levels), -1, -1):
+        folder = "/".join(["/sys/fs/cgroup", *levels[:depth]])
         most = (read_or_none(host, folder + "/memory.max") or "max").strip()
         if most.isdigit():
             used = int(read_or_none(host, folder + "/memory.current") or 0)
@@ -69,7 +71,6 @@ def _cgroup_room(host: Host) -> Optional[int]:
             cache = stat.get("inactive_file", 0) + stat.get("active_file", 0)  # shmem is not among these
             here = max(0, int(most) - used + cache)
             left = here if left is None else min(left, here)
-        path = path.rpartition("/")[0]
     return left
 
 
