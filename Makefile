@@ -6,7 +6,7 @@ BIN := .venv/bin
 KERNEL := $(if $(filter 0,$(shell id -u)),required,optional)
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## install what tests and demo need: Debian packages (as root) and .venv
 	@scripts/setup
@@ -17,8 +17,11 @@ rootfs: setup ## build and cache the container roots that tests and demo boot (a
 test: $(if $(filter required,$(KERNEL)),rootfs,setup) ## all tests; as root they boot real containers, else those are skipped with a reason
 	@HOSTTUNE_KERNEL=$(KERNEL) $(BIN)/pytest $(TESTS)
 
-demo: rootfs ## the founding story on a real container: broken, explained, healed by site.yml, taken back (as root)
+demo: setup ## from the reboot that broke CUDA to a valid benchmark figure, in a virtual host (as root; minutes)
 	@$(BIN)/python scripts/demo
+
+demo-native: rootfs ## the founding story on a real container of this machine: broken, explained, healed, taken back (as root; seconds)
+	@$(BIN)/python scripts/demo-native
 
 check: ## style, types, unit and case tests, ansible-lint: no root, under two minutes
 	@scripts/setup --venv-only
@@ -45,4 +48,4 @@ lab-down: ## switch it off and throw its disk away
 lab-status: ## which guests run on this machine
 	@$(BIN)/python -m lab status
 
-.PHONY: help setup rootfs test demo check lab-up lab-ssh lab-reboot lab-break lab-down lab-status
+.PHONY: help setup rootfs test demo demo-native check lab-up lab-ssh lab-reboot lab-break lab-down lab-status

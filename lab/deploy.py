@@ -31,9 +31,7 @@ all:
         mode: {mode}
         knobs: {{profile: pcie-inference}}
         containers:
-          "200": {{gpus: all, gpu: required, form: keep, restart: {restart}}}
-"""
-SERVING = """\
+          "200": {{gpus: all, gpu: {gpu}, form: keep, restart: idle}}
         models:
           tiny: {{source: /{model}}}
         engines:
@@ -59,11 +57,9 @@ def hosttune(machine: Machine) -> None:
     machine.write(PLAN, Path(__file__).with_name("plan.yml").read_text())
 
 
-def inventory(machine: Machine, mode: str = "plan", serving: bool = True, restart: str = "idle") -> Path:
-    """An inventory file beside the guest's disk. serving: with a model, an engine and a benchmark plan, too."""
+def inventory(machine: Machine, mode: str = "plan", gpu: str = "required") -> Path:
+    """An inventory file beside the guest's disk: settings, a container, a model, an engine in it, and a benchmark."""
     path = machine.folder / "inventory.yml"
-    text = INVENTORY.format(ssh_config=machine.ssh_config, mode=mode, restart=restart)
-    if serving:
-        text += SERVING.format(model=engine.MODEL, venv=engine.VENV, plan=PLAN)
-    path.write_text(text)
+    served = {"model": engine.MODEL, "venv": engine.VENV, "plan": PLAN}
+    path.write_text(INVENTORY.format(ssh_config=machine.ssh_config, mode=mode, gpu=gpu, **served))
     return path

@@ -1,65 +1,66 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The founding story on a whole machine: the owner says once what is wanted, then reboots are nobody's work any more."""
+"""The founding story on a whole machine: the owner says once what is wanted, then reboots are nobody's work any more.
+
+The tests share one guest and stand in the order in which they run.
+"""
 
 from __future__ import annotations
 
-import os
-import re
-import shlex
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-from lab import deploy
-from lab.image.build import REPOSITORY
 from lab.machine import Machine
 from tests.lab.hardware import DEVCTL, GPUS, device_controls, last_serial, majors, writes
+from tests.lab.owner import cu_init, said, site
 
-CU_INIT = "import ctypes; print(ctypes.CDLL('libcuda.so.1').cuInit(0))"
-
-
-def cu_init(guest: Machine) -> int:
-    return int(guest.run("pct", "exec", "200", "--", "python3", "-c", CU_INIT, check=True).stdout)
+TINY = "tiny/tiny.gguf"
 
 
-def site(guest: Machine) -> dict[str, int]:
-    """Run site.yml against the guest, with the owner's word; the counters of its recap."""
-    playbook = Path(sys.executable).with_name("ansible-playbook")
-    done = subprocess.run([playbook, "-i", deploy.inventory(guest, mode="apply"), "site.yml"], cwd=REPOSITORY, text=True,
-                          capture_output=True, timeout=600, env={**os.environ, "ANSIBLE_NOCOLOR": "1"})  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    recap = re.search(r"^lab +: (.*)$", done.stdout, re.MULTILINE)
-    assert recap is not None, done.stdout
-    return {key: int(number) for key, number in (word.split("=") for word in shlex.split(recap[1]))}
-
-
-def ours(guest: Machine) -> set[tuple[str, int, int, int]]:
+def ours(guest: Machine, after: int = 0) -> set[tuple[str, int, int, int]]:
     """Writes of this boot to GPUs that neither the kernel nor the loading of its modules made."""
     return {
         (write.bdf, write.register, write.old, write.value)
-        for write in writes(guest)
+        for write in writes(guest, after)
         if write.bdf in GPUS and not write.by.startswith(("kworker", "systemd-modules"))
     }
 
 
+def sha256(guest: Machine, path: str, inside: bool = False) -> str:
+    """Of a file, "" if there is none."""
+    enter = ("pct", "exec", "200", "--") if inside else ()
+    return guest.run(*enter, "sha256sum", path).stdout.partition(" ")[0]
+
+
+def in_memory(guest: Machine) -> list[bool]:
+    """Whether the model is in memory, on the host and where an engine in the container reads it."""
+    source = sha256(guest, "/srv/models/" + TINY)
+    assert source
+    return [sha256(guest, "/dev/shm/models/" + TINY) == source, sha256(guest, "/srv/models/" + TINY, True) == source]
+
+
 @pytest.fixture(scope="module")
 def declared(module_guest: Machine) -> Machine:
-    """The guest after the founding reboot, and after the owner has run site.yml once."""
+    """The guest after the founding reboot."""
     module_guest.reboot()
     module_guest.settle()
     assert (majors(module_guest)["nvidia-uvm"], cu_init(module_guest)) == (511, 999)
-    site(module_guest)
     return module_guest
 
 
 def test_one_run_heals_it_without_a_restart_and_a_second_changes_nothing(declared: Machine) -> None:
+    begun, before = declared.run("lxc-info", "-n", "200", "-pH", check=True).stdout, last_serial(declared)
+    site(declared, "host,containers")
     assert cu_init(declared) == 0
-    assert device_controls(declared) == {"593f"}
+    assert declared.run("lxc-info", "-n", "200", "-pH").stdout == begun, "the container was not restarted"
+    assert ours(declared, before) == {(bdf, DEVCTL, 0x293F, 0x593F) for bdf in GPUS}, "one masked write for each GPU"
     before = last_serial(declared)
-    assert site(declared)["changed"] == 0
+    assert site(declared, "host,containers")["changed"] == 0
     assert writes(declared, before) == []
+
+
+def test_a_model_is_staged_once(declared: Machine) -> None:
+    assert site(declared, "models")["changed"] > 0
+    assert in_memory(declared) == [True, True]
+    assert site(declared, "models")["changed"] == 0
 
 
 def test_after_the_next_reboot_all_is_right_before_anybody_looks(declared: Machine) -> None:
@@ -72,6 +73,8 @@ def test_after_the_next_reboot_all_is_right_before_anybody_looks(declared: Machi
     assert ours(declared) == {(bdf, DEVCTL, 0x293F, 0x593F) for bdf in GPUS}
     config = declared.read("/etc/pve/lxc/200.conf")
     assert "c 509:* rwm" in config and "c 511:* rwm" not in config
+    assert in_memory(declared) == [True, True], said(declared, "hosttune-stage")
+    assert "models: all is as wanted" in said(declared, "hosttune-stage")
 
 
 def test_a_word_for_the_kernel_keeps_hosttune_out_of_the_boot(declared: Machine) -> None:
@@ -82,3 +85,11 @@ def test_a_word_for_the_kernel_keeps_hosttune_out_of_the_boot(declared: Machine)
     assert (majors(declared)["nvidia-uvm"], cu_init(declared)) == (511, 999)
     assert ours(declared) == set()
     assert declared.read("/etc/pve/lxc/200.conf") == config
+    assert in_memory(declared) == [False, False]
+
+
+def test_a_model_that_a_reboot_took_is_brought_back_by_the_next_run(declared: Machine) -> None:
+    """The host was rebooted between staging and serving, and nothing of hosttune ran at that boot."""
+    site(declared, "host,containers,models")
+    assert in_memory(declared) == [True, True]
+    assert cu_init(declared) == 0
