@@ -46,6 +46,8 @@ class Ansible:
 
     folder: Path
     env: dict[str, str] = field(default_factory=dict)
+    enter: tuple[str, ...] = ()
+    """Words in front of a program that has to reach its target."""
 
     def module(self, name: str, *flags: str, **options: Any) -> dict[str, Any]:
         """Return values of one task, run on its own. `rc` is the exit code of ansible."""
@@ -70,7 +72,8 @@ class Ansible:
     def _run(self, program: str, *argv: str) -> subprocess.CompletedProcess[str]:
         env = {k: v for k, v in os.environ.items() if not k.startswith("ANSIBLE_")}
         env |= {"ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), **self.env}
-        return subprocess.run([str(BIN / program), *argv], env=env, cwd=self.folder, capture_output=True, text=True)
+        argv = (*self.enter, str(BIN / program), *argv)
+        return subprocess.run(argv, env=env, cwd=self.folder, capture_output=True, text=True)
 
 
 @dataclass
@@ -127,7 +130,7 @@ def machine(fake: FakeTrees, tmp_path: Path) -> Iterator[Machine]:
     was_there = STATE.exists()
     STATE.mkdir(mode=0o700, parents=True, exist_ok=True)
     fake.folder(str(STATE), {})
-    yield Machine(tmp_path, {}, fake, fake.file("/proc/sys/kernel/numa_balancing", "1\n"))
+    yield Machine(tmp_path, fake=fake, numa_balancing=fake.file("/proc/sys/kernel/numa_balancing", "1\n"))
     fake.undo()
     if not was_there:
         shutil.rmtree(STATE)
