@@ -27,6 +27,7 @@ all:
       ansible_user: root
       ansible_python_interpreter: /usr/bin/python3
       ansible_ssh_common_args: "-F {ssh_config}"
+      hosttune_poll: 5 # a look costs an emulated machine seconds
       hosttune:
         mode: {mode}
         knobs: {{profile: pcie-inference}}

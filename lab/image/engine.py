@@ -18,7 +18,7 @@ VENV = "opt/hosttune-engine"
 """Below a container's root. A virtual environment of the container's own Python."""
 MODEL = "srv/models/tiny"
 """Below the host's root: a model directory, as a download leaves one."""
-BLOCKS = 4
+BLOCKS = 1
 """Fewer than natively: an emulated processor multiplies some fifty times as slowly."""
 
 
