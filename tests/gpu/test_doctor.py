@@ -44,11 +44,11 @@ def test_a_healthy_machine_is_green(real_dev: Path, doctor: Doctor, gpu_count: i
     ids=["uvm", "nvidiactl", "nvidia0"],
 )
 def test_a_node_refused_by_the_device_cgroup(
-    real_dev: Path, doctor: Doctor, minor: tuple[int | None, int], first: str
+    real_dev: Path, gpu_count: int, minor: tuple[int | None, int], first: str
 ) -> None:
     rule = Rule(minor[0] or uvm_major(), minor[1])
     with DeviceCgroup(refuse=[rule]) as group:
-        done = group.run([sys.executable, "-m", "hosttune", "doctor", "-o", "json"])
+        done = group.run([sys.executable, "-m", "hosttune", "doctor", "--gpus", str(gpu_count), "-o", "json"])
     report = json.loads(done.stdout)
     assert report["first_cause"] == first, done.stdout
     cause = next(f for f in report["hosts"][0]["findings"] if f["id"] == first and f["status"] == "fail")
