@@ -27,6 +27,7 @@ all:
       ansible_user: root
       ansible_python_interpreter: /usr/bin/python3
       ansible_ssh_common_args: "-F {ssh_config}"
+      ansible_control_path: {folder}/ansible # by itself Ansible would share one connection among all hosts called lab
       hosttune_poll: 5 # a look costs an emulated machine seconds
       hosttune:
         mode: {mode}
@@ -62,5 +63,5 @@ def inventory(machine: Machine, mode: str = "plan", gpu: str = "required") -> Pa
     """An inventory file beside the guest's disk: settings, a container, a model, an engine in it, and a benchmark."""
     path = machine.folder / "inventory.yml"
     served = {"model": engine.MODEL, "venv": engine.VENV, "plan": PLAN}
-    path.write_text(INVENTORY.format(ssh_config=machine.ssh_config, mode=mode, gpu=gpu, **served))
+    path.write_text(INVENTORY.format(folder=machine.folder, ssh_config=machine.ssh_config, mode=mode, gpu=gpu, **served))
     return path
