@@ -12,8 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
-from lab import LabError, accel, cases, needs, supervisor
+from hosttune.bench import plan
+from hosttune.core import profile
+from hosttune.serve import declare
+from lab import LabError, accel, cases, deploy, needs, supervisor
+from lab.image import engine
 from lab.image.build import REPOSITORY, Image
 from lab.machine import Machine
 
@@ -147,3 +152,21 @@ def test_a_reset_goes_on_with_a_fresh_qemu_and_without_the_snapshot(
     argvs = [json.loads(line) for line in (tmp_path / "runs").read_text().splitlines()]
     assert ["-loadvm" in argv for argv in argvs] == [True] + [False] * (runs - 1)
     assert all(argv[argv.index("-append") + 1].endswith(" hosttune=off") for argv in argvs)
+
+
+def test_what_the_lab_declares_is_what_a_user_could() -> None:
+    machine = Machine("guest", Image(Path()))
+    machine.folder.mkdir(parents=True)
+    declared = yaml.safe_load(deploy.inventory(machine, mode="apply").read_text())["all"]["hosts"]["lab"]
+    wanted = profile.validate(declared["hosttune"])
+    assert (wanted.mode, wanted.bench["plan"]) == ("apply", deploy.PLAN)
+    assert declare.engine(wanted, "tiny").model_path == "/srv/models/tiny/tiny.gguf"
+    assert plan.load(str(REPOSITORY / "lab/plan.yml")).name == "lab"
+    # Ansible's own name for a connection knows user, host and port only, which are the same for all guests.
+    assert declared["ansible_control_path"].startswith(str(machine.folder))
+
+
+def test_without_the_engines_package_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "PACKAGE", "hosttune-no-such-package")
+    with pytest.raises(LabError, match="'scripts/setup --venv-only' installs it into .venv$"):
+        engine.recipe()
