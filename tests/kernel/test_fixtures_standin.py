@@ -19,7 +19,7 @@ from tests.kernel import standin as libraries
 from tests.kernel import view
 from tests.kernel.cgroup_device import DeviceCgroup, Rule
 from tests.kernel.conftest import MakeContainer
-from tests.kernel.fake_tree import GPU_UUID, FakeTrees
+from tests.kernel.fake_tree import GPU_UUID, VERSION, FakeTrees
 from tests.kernel.nodes import GpuNodes, bind_entries
 from tests.kernel.standin import Codes, StandIn
 
@@ -249,7 +249,7 @@ def test_nvml_knows_each_gpu_and_nobody_who_computes_there(standin: StandIn) -> 
     ask = "import dataclasses, json; from hosttune import nvml; print(json.dumps(dataclasses.asdict(nvml.ask())))"
     done = subprocess.run([sys.executable, "-c", ask], env={**os.environ, **standin.env}, capture_output=True, text=True)
     told = json.loads(done.stdout)
-    assert (told["why"], told["driver"]) == ("", libraries.VERSION)
+    assert (told["why"], told["driver"]) == ("", VERSION)
     seen = [(gpu["bdf"], gpu["uuid"], gpu["used"], gpu["processes"]) for gpu in told["gpus"]]
     assert seen == [(f"0000:{n + 1}1:00.0", GPU_UUID.format(index=n), 0, []) for n in range(2)]
     assert told["gpus"][0]["name"] == "NVIDIA RTX PRO 6000 Blackwell Server Edition"
