@@ -28,7 +28,7 @@ RESULTS = "var/lib/hosttune/results"
 SHORT = """\
 name: short
 prompts: {fib: "Write a Python function that returns the n-th Fibonacci number."}
-max_tokens: [192]
+max_tokens: [96]
 concurrency: [1, 2]
 trials: 2
 warm_up: 1
@@ -138,7 +138,7 @@ def chain(lxc: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain
     folder = tmp_path_factory.mktemp("chain")
     machine = Container(serving.bind(package, VENV))
     serving.install(machine, VENV)
-    serving.write_model(machine, SOURCE + "/tiny.gguf")
+    serving.write_model(machine, SOURCE + "/tiny.gguf", blocks=48)  # slow enough to be timed beside all that runs here
     for name, text in (("short", SHORT), ("late", LATE)):
         (machine.rootfs / f"srv/{name}.yml").write_text(text)
     try:
@@ -166,7 +166,7 @@ def test_plan_says_all_that_would_be_done_and_leaves_nothing(chain: Chain) -> No
     told = chain.site(mode="plan")
     assert told.changed == 0
     for words in ("hosttune stage add tiny", "would change /etc/systemd/system/" + UNIT, "systemctl start " + UNIT,
-                  "attached_fib_t192_c2: to be measured, by 6 requests"):  # fmt: skip
+                  "attached_fib_t96_c2: to be measured, by 6 requests"):  # fmt: skip
         assert words in told.text, words
     assert chain.files() == files and chain.processes() == processes
 
@@ -184,7 +184,7 @@ def test_first_run_ends_with_valid_figures_and_a_report(chain: Chain, first: Tol
     assert chain.unit("ActiveState") == "active"
     results = chain.results("short")
     assert [r["status"] for r in results] == ["valid", "valid"] and all(r["figures"]["output"]["mean"] > 0 for r in results)
-    assert len(re.findall(r"attached_fib_t192_c[12]: [\d.]+ ± \S+ tokens/s", first.text)) == 2, first.text
+    assert len(re.findall(r"attached_fib_t96_c[12]: [\d.]+ ± \S+ tokens/s", first.text)) == 2, first.text
     report = chain.machine.attach(COMMAND, "bench", "report")
     assert report.returncode == 0 and "All 2 configurations are valid." in report.stdout
     wanted = json.dumps(chain.profile("apply"), sort_keys=True)  # as the inventory has it: arguments have an order

@@ -56,11 +56,11 @@ def _site(venv: str) -> str:
     return venv.lstrip("/") + "/lib/python3/site-packages/xllamacpp"
 
 
-def write_model(made: Container, path: str) -> None:
+def write_model(made: Container, path: str, blocks: int = 16) -> None:
     """The tiny model, at that path in the container."""
     model = made.rootfs / path.lstrip("/")
     model.parent.mkdir(parents=True)
-    tiny_gguf.write(model)
+    tiny_gguf.write(model, blocks)
 
 
 def profile(ct: Container, **engine: Any) -> Profile:

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much memory a model may take, on machines on paper."""
+
+from __future__ import annotations
+
+import pytest
+
+from hosttune.core.recording import ReplayHost
+from hosttune.core.stage import space
+
+MEMINFO = "MemTotal: 16777216 kB\nMemAvailable: 12582912 kB\n"
+ROOT, UNIT = "/sys/fs/cgroup", "/sys/fs/cgroup/system.slice/x.service"
+SLICE = "/sys/fs/cgroup/system.slice"
+ABSENT = {"errno": "ENOENT"}
+
+
+def limit(folder: str, most: str, used: str = "0", cache: str = "0") -> dict[str, str]:
+    """The files of a cgroup."""
+    return {folder + "/memory.max": most, folder + "/memory.current": used, folder + "/memory.stat": "inactive_file " + cache}
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "files", "room"),
+    [
+        ("/system.slice/x.service", {}, None),  # the top of a machine's tree has no memory.max
+        ("/system.slice/x.service", limit(UNIT, "1000", "600", "100"), 500),
+        ("/system.slice/x.service", {**limit(UNIT, "max"), **limit(SLICE, "900")}, 900),
+        ("/system.slice/x.service", limit(ROOT, "800", "300"), 500),  # in a container the top is the container's own
+        ("/", limit(ROOT, "800", "300"), 500),
+        ("/", {}, None),
+    ],
+)
+def test_the_tightest_limit_above_this_process_counts(cgroup: str, files: dict[str, str], room: int | None) -> None:
+    absent = {folder + "/memory.max": ABSENT for folder in (ROOT, SLICE, UNIT)}
+    told = {"/proc/meminfo": MEMINFO, "/proc/self/cgroup": "1:name=systemd:/\n0::%s\n" % cgroup, **absent, **files}
+    seen = space.memory(ReplayHost({"files": told}))
+    assert seen.cgroup == room and seen.room == (11 << 30 if room is None else room)
