@@ -146,6 +146,7 @@ STAGES: Dict[str, Callable[[Host, Profile, Say], List[Report]]] = {
 
 def _tell(line: str) -> None:
     sys.stdout.write(line + "\n")
+    sys.stdout.flush()  # to whoever watches the boot, and before a time limit may end this process
 
 
 def main(words: Sequence[str]) -> int:

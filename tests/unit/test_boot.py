@@ -189,3 +189,10 @@ def test_the_archive_holds_all_that_it_imports() -> None:
         "hosttune/core/stage/copy.py",
     } <= set(names)
     assert not [name for name in names if "/probes/" in name], "a boot diagnoses nothing"
+
+
+def test_what_a_unit_says_is_in_the_journal_when_it_says_it() -> None:
+    """A line in a buffer is lost when the time limit ends the process, and the wait for a quorum would look like a hang."""
+    ended = "import os; from hosttune.core import boot; boot._tell('no quorum: waiting'); os._exit(0)"
+    done = subprocess.run([sys.executable, "-c", ended], stdout=subprocess.PIPE, text=True)
+    assert done.stdout == "no quorum: waiting\n"
