@@ -200,7 +200,7 @@ def _ending_well() -> Iterator[None]:
 def _only(engines: Mapping[str, Any]) -> str:
     if len(engines) != 1:
         what = "several engines are declared: %s" % ", ".join(engines) if engines else "no engine is declared here"
-        raise Refused(what, "--engine", "say which: --engine NAME, or --url http://127.0.0.1:PORT")
+        raise Refused(what, "--engine", "say which: --engine NAME, bench.engine in the profile, or --url http://127.0.0.1:PORT")
     return next(iter(engines))
 
 
