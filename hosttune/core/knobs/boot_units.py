@@ -35,6 +35,7 @@ Type=oneshot
 RemainAfterExit=yes
 ExecStart=/usr/bin/python3 -I %(code)s %(stage)s
 TimeoutStartSec=%(seconds)d
+SyslogIdentifier=hosttune
 
 [Install]
 WantedBy=multi-user.target
