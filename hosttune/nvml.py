@@ -41,6 +41,9 @@ class Gpu:
     power: float | None = None
     throttled: tuple[str, ...] = ()
     persistence: bool | None = None
+    power_limit: float | None = None
+    ecc: bool | None = None
+    mig: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,9 @@ def _gpu(nvml: Any, index: int) -> Gpu:
     rates = _maybe(nvml, lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
     running = _maybe(nvml, lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle))
     persistence = _maybe(nvml, lambda: nvml.nvmlDeviceGetPersistenceMode(handle))
+    limit = _maybe(nvml, lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle))
+    ecc = _maybe(nvml, lambda: nvml.nvmlDeviceGetEccMode(handle))
+    mig = _maybe(nvml, lambda: nvml.nvmlDeviceGetMigMode(handle))
     return Gpu(
         index,
         _text(nvml.nvmlDeviceGetUUID(handle)),
@@ -93,6 +99,9 @@ def _gpu(nvml: Any, index: int) -> Gpu:
         None if power is None else power / 1000,
         tuple(words for bit, words in THROTTLE.items() if reasons & bit),
         None if persistence is None else bool(persistence),
+        None if limit is None else limit / 1000,
+        None if ecc is None else bool(ecc[0]),
+        None if mig is None else bool(mig[0]),
     )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from .. import nvml
 from ..core import container
 from ..core.host import Host, errname, list_or_empty, read_or_none
 from ..core.knobs import KNOBS
@@ -17,8 +18,11 @@ from ..core.model import Refused
 GPUS = "/proc/driver/nvidia/gpus"
 
 
-def take(host: Host) -> dict[str, dict[str, str]]:
-    """{"stable": {..}, "moment": {..}}, all texts. What cannot be told says so, and so differs from what could."""
+def take(host: Host, gpus: nvml.Answer | None = None) -> dict[str, dict[str, str]]:
+    """{"stable": {..}, "moment": {..}}, all texts. What cannot be told says so, and so differs from what could.
+
+    gpus: what NVML says; None leaves it out (no GPU is used).
+    """
     node, kernel, machine = host.uname()
     stable = {
         "host": node,
@@ -37,11 +41,33 @@ def take(host: Host) -> dict[str, dict[str, str]]:
     }
     for name, knob in KNOBS.items():
         stable.update({"%s %s" % (name, subject): value for subject, value in _knob(host, knob).items()})
+    for gpu in gpus.gpus if gpus else ():
+        stable["GPU %s settings" % gpu.bdf] = _settings(gpu)
     moment = {
         "load average": _text(host, "/proc/loadavg"),
         "boot": _text(host, "/proc/sys/kernel/random/boot_id"),
     }
+    for gpu in gpus.gpus if gpus else ():
+        moment["GPU %s" % gpu.bdf] = _condition(gpu)
     return {"stable": {key: value for key, value in stable.items() if value}, "moment": moment}
+
+
+def _settings(gpu: nvml.Gpu) -> str:
+    """What an owner sets and a reboot may lose: it decides speed, so two results with other settings are not compared."""
+    told = {"power limit": None if gpu.power_limit is None else "%.0f W" % gpu.power_limit, "persistence": _on(gpu.persistence),
+            "ECC": _on(gpu.ecc), "MIG": _on(gpu.mig)}  # fmt: skip
+    return ", ".join("%s %s" % (key, value) for key, value in told.items() if value is not None)
+
+
+def _on(value: bool | None) -> str | None:
+    return None if value is None else "on" if value else "off"
+
+
+def _condition(gpu: nvml.Gpu) -> str:
+    told = ["%d MiB in use" % (gpu.used >> 20)]
+    told += [] if gpu.temperature is None else ["%d degrees" % gpu.temperature]
+    told += [] if gpu.power is None else ["%.0f W" % gpu.power]
+    return ", ".join(told + ["slowed down: %s" % ", ".join(gpu.throttled)] * bool(gpu.throttled))
 
 
 def _text(host: Host, path: str) -> str:

@@ -143,6 +143,7 @@ def _written(folder: Path) -> dict[str, int]:
 def _measure(plan: Plan, arms: list[Arm], folder: Path, wait: float, retry: bool) -> None:
     import asyncio
 
+    from .. import nvml
     from ..bench import snapshot
     from ..bench.run import run
     from ..bench.target import Attached, look
@@ -152,7 +153,7 @@ def _measure(plan: Plan, arms: list[Arm], folder: Path, wait: float, retry: bool
     served = asyncio.run(look(first)).model if first else ""
     host = LiveHost()
     with opened(folder, plan, served) as results, _ending_well(), shown() as watch:
-        run(plan, arms, results, host, lambda: snapshot.take(host), watch, retry, wait)
+        run(plan, arms, results, host, lambda: snapshot.take(host, nvml.ask()), watch, retry, wait)
 
 
 def _engines(plan: Plan, profile: Profile, engine: str | None, url: str | None) -> dict[str, str]:
