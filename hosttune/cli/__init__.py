@@ -48,6 +48,18 @@ class Lazy(click.Group):
         command: click.Command = module.command
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """A mistyped command is told the nearest: click knows only those that are imported."""
+        if args[0] not in COMMANDS:
+            import difflib
+
+            near = difflib.get_close_matches(args[0], COMMANDS, 1)
+            if near:
+                ctx.fail("No such command '%s'. Did you mean '%s'?" % (args[0], near[0]))
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The table above, without importing a command."""
         with formatter.section("Commands"):
@@ -68,6 +80,7 @@ def main(argv: list[str] | None = None) -> int:
     args = sys.argv[1:] if argv is None else argv
     streams.repair()
     try:
+        _no_empty_value(args)
         done = hosttune.main(args=args, prog_name="hosttune", standalone_mode=False)
         return done if isinstance(done, int) else 0
     except click.exceptions.NoArgsIsHelpError as e:
@@ -103,6 +116,16 @@ _WAYS_OUT = {
     errno.ENOSPC: "free space on that file system (df -h)",
     errno.EROFS: "that file system is read-only: mount it writable, or use another machine",
 }
+
+
+def _no_empty_value(args: list[str]) -> None:
+    """Refused: `--host "$UNSET"` would look at this machine in place of that one, without a word."""
+    for word, after in zip(args, [*args[1:], "-"], strict=True):
+        if word == "--":
+            return
+        name, equals, value = word.partition("=")
+        if name.startswith("--") and "" == (value if equals else after):
+            raise Refused("its value is empty", name, "leave it out, or is a variable of the shell unset?")
 
 
 def _unread() -> int:

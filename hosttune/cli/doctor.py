@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,12 @@ from .profile import load, profile_option
 
 
 @click.command(name="doctor")
-@click.option("--host", "target", metavar="SSH", help="Look at another host over ssh; nothing is installed there.")
+@click.option(
+    "--host",
+    "target",
+    metavar="SSH",
+    help="Look at another host over ssh, such as root@pve1; nothing is installed there.",
+)
 @click.option(
     "--ct",
     "containers",
@@ -39,7 +45,7 @@ from .profile import load, profile_option
     "--record",
     type=click.Path(dir_okay=False),
     metavar="FILE",
-    help="Write all that was asked and answered: a bug report.",
+    help="Write all that was asked and answered into a new file: a bug report.",
 )
 @click.option(
     "--replay", type=click.Path(exists=True, dir_okay=False), metavar="FILE", help="Judge a recording; asks no machine."
@@ -64,10 +70,13 @@ def command(
         raise click.UsageError(
             "--replay asks no machine: it goes with none of --host, --ct, --record, --as-user, --deep"
         )
+    if record:
+        _writable(record)
     profile = load(profile_path)
     recording = _read(replay) if replay else _ask(target, containers, profile, as_user, deep, expected)
     if record:
         _write(record, recording if no_redact else redact(recording))
+        click.echo("recorded in %s%s" % (record, "" if no_redact else ", without names, addresses and UUIDs"), err=True)
     machines, findings = judge(recording, machine)
     here = machines.get("host") or next(iter(machines.values()), None)
     where = str(recording["machines"].get("host", {}).get("uname", "")).split(" ")[0]
@@ -120,6 +129,15 @@ def _read(path: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as e:
         raise Refused("this is not JSON: %s" % getattr(e, "msg", e), "%s:%s" % (path, getattr(e, "lineno", 1)))
     return data
+
+
+def _writable(path: str) -> None:
+    """Refused before anything is asked. A folder that is missing is a typing error here, and none is made."""
+    if os.path.lexists(path):
+        raise Refused("there is such a file already", path, "name another")
+    folder = os.path.dirname(path) or "."
+    if not os.path.isdir(folder):
+        raise Refused("there is no such folder", folder, "mkdir -p %s" % shlex.quote(folder))
 
 
 def _write(path: str, recording: dict[str, Any]) -> None:
