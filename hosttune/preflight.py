@@ -33,7 +33,7 @@ def preflight(host: Host, profile: Profile, engines: tuple[str, ...] = (), resul
     for name in engines:
         if name not in profile.engines:
             known = ", ".join(sorted(profile.engines)) or "none"
-            raise Refused("no such engine: %s (declared: %s)" % (name, known), "engines")
+            raise Refused("no such engine: %s (declared: %s)" % (name, known), "engines", "name it under engines: in the profile")
     chosen = engines or tuple(profile.engines)
     found: list[Finding] = []
     for name, check in (

@@ -36,7 +36,7 @@ def command() -> None:
     """Benchmarks of an inference engine whose figures can be trusted, and their report."""
 
 
-@command.command("run")
+@command.command("run", short_help="carry out a plan against a running engine")
 @click.argument("plan_name", metavar="PLAN")
 @click.option("--engine", metavar="NAME", help="The engine of the profile to attach to. Default: the only one.")
 @click.option("--url", help="Where an engine answers that no profile declares.")
@@ -271,7 +271,7 @@ def _finding(row: Any, folder: Path, plan_name: str) -> Finding:
     )
 
 
-@command.command("report")
+@command.command("report", short_help="what was measured, what was invalid and why")
 @click.argument("folder", type=click.Path(path_type=Path), metavar="[DIR]", required=False)
 @click.option(
     "--html", "html_file", type=click.Path(path_type=Path), metavar="FILE", help="Also write one self-contained page."

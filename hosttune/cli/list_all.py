@@ -16,6 +16,6 @@ def command() -> int:
     for knob in KNOBS.values():
         click.echo("  %s  %-24s %-5s %s" % (knob.id, knob.name, knob.want, knob.why))
     click.echo("findings")
-    for id, entry in CATALOGUE.items():
-        click.echo("  %s  %-28s %s" % (id, entry.name, entry.title))
+    for id, entry in sorted(CATALOGUE.items()):
+        click.echo("  %s  %-29s %s" % (id, entry.name, entry.title))
     return 0

@@ -60,7 +60,7 @@ def _wanted(host: LiveHost, declared: Container | None, drop: tuple[int, ...]) -
     return outlook.wanted_of(host, declared, drop) if declared else Wanted(drop=drop)
 
 
-@command.command(name="show")
+@command.command(name="show", short_help="what it gets, what is wrong with it, what sync would do")
 @click.argument("ct_id", metavar="ID")
 @wanted_options(with_profile=True)
 @reporting
@@ -77,7 +77,7 @@ def show(ct_id: str, form: str | None, gpus: str | None, caps: bool | None, drop
     return max(output.emit(judged), sync.code(judged))
 
 
-@command.command(name="sync")
+@command.command(name="sync", short_help="heal file and running container; restart only by policy")
 @click.argument("ct_id", metavar="ID")
 @click.option("--dry-run", is_flag=True, help="Show the changes, make none.")
 @click.option("--restart", type=click.Choice(["never", "idle", "always"]),
@@ -97,7 +97,7 @@ def sync_(ct_id: str, dry_run: bool, restart: str | None, form: str | None, gpus
     return output.emit(sync.sync(host, ct_id, _wanted(host, declared, drop), policy, dry_run), profile)
 
 
-@command.command(name="live")
+@command.command(name="live", short_help="heal the running container alone, at once")
 @click.argument("ct_id", metavar="ID")
 @click.option("--dry-run", is_flag=True, help="Show the rule, do not add it.")
 @profile_option
@@ -109,7 +109,7 @@ def live(ct_id: str, dry_run: bool, profile_path: str | None, output: Output) ->
     return output.emit(sync.live(host, ct_id, _wanted(host, declared, ()), dry_run), profile)
 
 
-@command.command(name="preview")
+@command.command(name="preview", short_help="what sync would make of a copy of a config")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False), metavar="FILE")
 @click.option("--devices", required=True, type=click.Path(exists=True, dir_okay=False), metavar="DEVICES",
               help="A recording of the host, or a copy of its /proc/devices.")  # fmt: skip

@@ -6,6 +6,7 @@ from __future__ import annotations
 import click
 
 from ..core.live import LiveHost
+from ..core.profile import PATH
 from .output import Output, reporting
 from .profile import load, profile_option
 
@@ -18,7 +19,8 @@ from .profile import load, profile_option
 @profile_option
 @reporting
 def command(plan: str | None, engines: tuple[str, ...], profile_path: str | None, output: Output) -> int:
-    """Go or no-go, in seconds, before anything is measured: settings, nodes and CUDA, models, engines, GPUs, room for results.
+    """Go or no-go, in seconds, before anything is measured: declared settings, nodes and CUDA, models, engines, GPUs, room for
+    results.
 
     PLAN is a benchmark plan, whose mistakes are named too, and whose engines alone are looked at if it names some. Exit code:
     0 go, 1 no-go.
@@ -35,5 +37,7 @@ def command(plan: str | None, engines: tuple[str, ...], profile_path: str | None
     report = preflight(LiveHost(), profile, engines)
     code = output.emit(report, profile)
     if output.format == "text":
+        if not profile.knobs and not profile.engines:
+            click.echo("no setting and no engine is declared (--profile FILE, or %s): none was looked at" % PATH, err=True)
         click.echo("preflight: %s" % ("go" if code == 0 else "no-go"))
     return code

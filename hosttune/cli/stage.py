@@ -66,10 +66,10 @@ class Line:
             click.echo("\r\033[K", nl=False, err=True)
 
 
-@command.command(name="add")
+@command.command(name="add", short_help="bring a model into memory")
 @click.argument("model")
 @click.option("--source", "spec", default="", metavar="SOURCE",
-              help="A directory, or hf:REPO@REVISION of the cache here. Default: what the profile declares.")  # fmt: skip
+              help="A directory, ssh:HOST:DIRECTORY, or hf:REPO@REVISION of the cache here. Default: the profile's.")  # fmt: skip
 @click.option("--restart", type=click.Choice(["never", "idle", "always"]),
               help="Of the containers that use it. Default: as the profile says, else never.")  # fmt: skip
 @click.option("--threads", type=click.IntRange(0, 256), default=0, help="Default: one for each CPU, at most 32.")
@@ -87,7 +87,7 @@ def add(model: str, spec: str, restart: str | None, threads: int, dry_run: bool,
     return output.emit(report, profile)
 
 
-@command.command(name="status")
+@command.command(name="status", short_help="what is in memory, is it whole, and the room left")
 @profile_option
 @reporting
 def show(profile_path: str | None, output: Output) -> int:
@@ -100,7 +100,7 @@ def show(profile_path: str | None, output: Output) -> int:
     return output.emit(report, profile)
 
 
-@command.command(name="verify")
+@command.command(name="verify", short_help="read every byte and compare with the digests")
 @click.argument("models", nargs=-1, metavar="[MODEL]...")
 @profile_option
 @reporting
@@ -112,7 +112,7 @@ def verify(models: tuple[str, ...], profile_path: str | None, output: Output) ->
     return output.emit(report, load(profile_path))
 
 
-@command.command(name="drop")
+@command.command(name="drop", short_help="remove a model from memory")
 @click.argument("model")
 @click.option("--force", is_flag=True, help="Even if a process has it mapped.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done.")

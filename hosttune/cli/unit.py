@@ -9,7 +9,7 @@ import click
 
 from ..core.model import Finding, Refused, Report
 from ..core.place import Reaching
-from ..core.profile import Profile
+from ..core.profile import PATH, Profile
 from .output import Output, reporting
 from .profile import load, profile_option
 
@@ -22,11 +22,11 @@ def command() -> None:
 def _named(profile: Profile, names: tuple[str, ...]) -> tuple[str, ...]:
     chosen = names or tuple(profile.engines)
     if not chosen:
-        raise Refused("no engine is declared", "engines", "name one under engines: in the profile")
+        raise Refused("no engine is declared", "engines", "name one under engines: in the profile (--profile FILE, or %s)" % PATH)
     return chosen
 
 
-@command.command(name="render")
+@command.command(name="render", short_help="print a unit as start would write it")
 @click.argument("name")
 @profile_option
 def render(name: str, profile_path: str | None) -> int:
@@ -43,7 +43,7 @@ def render(name: str, profile_path: str | None) -> int:
     return 0
 
 
-@command.command(name="check")
+@command.command(name="check", short_help="is all there that a start needs, and does it answer")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @profile_option
 @reporting
@@ -64,7 +64,7 @@ def check(names: tuple[str, ...], profile_path: str | None, output: Output) -> i
     return output.emit(Report("unit check", host.uname()[0], findings=tuple(found), mode="plan"), profile)
 
 
-@command.command(name="diff")
+@command.command(name="diff", short_help="what start would write, line by line")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @profile_option
 @reporting
@@ -84,9 +84,9 @@ def _options(function: click.decorators.FC) -> click.decorators.FC:
     return profile_option(function)  # type: ignore[return-value]
 
 
-@command.command(name="start")
+@command.command(name="start", short_help="write units that differ, start engines that do not run")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
-@click.option("--wait/--no-wait", "waits", default=False, help="Also wait until each answers.")
+@click.option("--wait/--no-wait", "waits", default=False, help="Also wait until each answers; without it, not.")
 @_options
 @reporting
 def start(names: tuple[str, ...], waits: bool, dry_run: bool, profile_path: str | None, output: Output) -> int:
@@ -103,7 +103,7 @@ def start(names: tuple[str, ...], waits: bool, dry_run: bool, profile_path: str 
     return output.emit(_joined("unit start", host, reports, dry_run), profile)
 
 
-@command.command(name="stop")
+@command.command(name="stop", short_help="end engines with all their processes")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @_options
 @reporting
@@ -116,9 +116,9 @@ def stop(names: tuple[str, ...], dry_run: bool, profile_path: str | None, output
     return output.emit(_joined("unit stop", host, reports, dry_run), profile)
 
 
-@command.command(name="restart")
+@command.command(name="restart", short_help="stop and start engines; says what that ends")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@click.option("--wait/--no-wait", "waits", default=False, help="Also wait until each answers.")
+@click.option("--wait/--no-wait", "waits", default=False, help="Also wait until each answers; without it, not.")
 @_options
 @reporting
 def restart(names: tuple[str, ...], waits: bool, dry_run: bool, profile_path: str | None, output: Output) -> int:
@@ -135,7 +135,7 @@ def restart(names: tuple[str, ...], waits: bool, dry_run: bool, profile_path: st
     return output.emit(_joined("unit restart", host, reports, dry_run), profile)
 
 
-@command.command(name="wait")
+@command.command(name="wait", short_help="until they answer; their journal meanwhile")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option(
     "--timeout", type=click.FloatRange(min=0.1), metavar="SECONDS", help="Default: `wait` of the engine, else 1800."
