@@ -201,7 +201,7 @@ SPEC = Record(
             Record(
                 "one",
                 {
-                    "id": Text("the finding", pattern=r"HT\d{3}", says="an id such as HT209"),
+                    "id": Text("the finding", pattern=r"HT\d{3}", says="an id such as HT201"),
                     "subject": Text("only for this subject", ""),
                     "reason": Text("why it is accepted"),
                     "until": Text(

@@ -69,7 +69,7 @@ def test_nothing_wanted_is_a_plan() -> None:
             "hosttune.engines.e.port",
             "a whole number",
         ),
-        ({"ignore": [{"id": "209", "reason": "x"}]}, "hosttune.ignore[0].id", "HT209"),
+        ({"ignore": [{"id": "209", "reason": "x"}]}, "hosttune.ignore[0].id", "HT201"),
         ({"ignore": [{"id": "HT209"}]}, "hosttune.ignore[0].reason", "missing"),
         ({"ignore": [{"id": "HT209", "reason": "x", "until": "soon"}]}, "hosttune.ignore[0].until", "2027-03-01"),
         ("mode", "hosttune", "a map of keys is wanted"),
