@@ -294,6 +294,8 @@ def revert(
     steps: List[Step] = []
     found: List[Finding] = []
     journal.refuse_foreign(host)
+    if to and to not in {e.number for e in journal.entries(host)}:
+        raise Refused("there is no entry %d" % to, journal.JOURNAL, "hosttune journal lists them")
     if not revertible(host, to) and not any(e.state == "intent" for e in journal.entries(host)):
         return steps, found
     if dry_run:

@@ -355,3 +355,11 @@ def test_without_its_journal_hosttune_changes_nothing(box: Path, monkeypatch: py
     with pytest.raises(Refused, match="nothing was changed"):
         tune(LiveHost(), knob(box, "a"))
     assert (box / "a").read_text() == "old\n"
+
+
+def test_an_entry_that_is_not_there_is_refused(box: Path) -> None:
+    knobs = knob(box, "a")
+    tune(LiveHost(), knobs)
+    with pytest.raises(Refused, match="there is no entry 7"):
+        engine.revert(LiveHost(), {"HT101": knobs["files"]}, to=7)
+    assert (box / "a").read_text() == "new\n"
