@@ -24,7 +24,6 @@ _UNIT = """\
 # hosttune: written by it, kept by it. `hosttune revert` takes it away; hosttune=off on the kernel command line stops it.
 [Unit]
 Description=hosttune: %(what)s
-Documentation=https://pypi.org/project/hosttune/
 After=%(after)s
 Before=%(before)s
 ConditionKernelCommandLine=!hosttune=off
