@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from tests.kernel import view
 from tests.kernel.cgroup_device import DeviceCgroup, Rule
 from tests.kernel.conftest import MakeContainer
 from tests.kernel.fake_tree import FakeTrees
+from tests.kernel.leftovers import nothing_left
 from tests.kernel.nodes import GpuNodes, bind_entries
 from tests.kernel.standin import StandIn
 
@@ -157,15 +157,6 @@ def library(folder: Path, body: str) -> Mapping[str, str]:
     source.write_text("#include <stdlib.h>\n#include <unistd.h>\nint cuInit(unsigned f) { %s }\n" % body)
     subprocess.run(["cc", "-shared", "-fPIC", "-o", str(folder / "libcuda.so.1"), str(source)], check=True)
     return {**os.environ, "LD_LIBRARY_PATH": str(folder)}
-
-
-@contextlib.contextmanager
-def nothing_left() -> Iterator[None]:
-    descriptors = set(os.listdir("/proc/self/fd"))
-    yield
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
-    assert set(os.listdir("/proc/self/fd")) == descriptors
 
 
 def test_a_call_that_hangs_is_named_and_leaves_no_process(standin: StandIn, tmp_path: Path) -> None:
