@@ -168,19 +168,19 @@ KILLS = {
     "before the manifest": ("manifest", "dump", 1, "after"),
 }
 KILLED = """
-import os, signal, sys
+import itertools, os, signal, sys
 from hosttune.core.live import LiveHost
 from hosttune.core.profile import Profile
 from hosttune.core.stage import add, copy, declared, manifest, tmpfs
 module, name, count, when = sys.argv[3:]
-owner, left = {"add": add, "copy": copy, "manifest": manifest, "tmpfs": tmpfs}[module], [int(count)]
+owner, calls = {"add": add, "copy": copy, "manifest": manifest, "tmpfs": tmpfs}[module], itertools.count(1)
 real = getattr(owner, name)
 def killing(*args, **more):
-    left[0] -= 1
-    if left[0] == 0 and when == "before":
+    fatal = next(calls) == int(count)  # each call has a number of its own, whichever thread it comes from
+    if fatal and when == "before":
         os.kill(os.getpid(), signal.SIGKILL)
     out = real(*args, **more)
-    if left[0] == 0:
+    if fatal:
         os.kill(os.getpid(), signal.SIGKILL)
     return out
 setattr(owner, name, killing)
