@@ -16,7 +16,7 @@ import click
 from ..core.devices import DeviceTable, Node, device_table
 from ..core.ignore import apply_ignores
 from ..core.live import LiveHost
-from ..core.lxc import needs, outlook, see, store, sync
+from ..core.lxc import needs, outlook, see, sync
 from ..core.lxc.needs import Wanted
 from ..core.model import Refused
 from ..core.profile import Container, Profile
@@ -181,8 +181,3 @@ def _recorded(path: str, text: str) -> DeviceTable:
     if "host" not in hosts:
         raise Refused('the recording has no machine "host"', path)
     return see.device_table_of(hosts["host"])
-
-
-def known_ids(host: LiveHost) -> tuple[str, ...]:
-    """The containers of this host, for other commands."""
-    return store.known_ids(host)

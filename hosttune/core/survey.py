@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, TypeVar
 
+from . import gpus as numbers
 from . import pci
 from .container import inside
 from .devices import NVIDIA_STATIC_MAJOR, UVM, device_table
@@ -20,7 +21,6 @@ from .lxc.facts import ContainerFacts, container_facts
 from .recording import Unrecorded
 
 CONTROL, UVM_NODE, UVM_TOOLS = "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"
-GPU_FOLDER = "/proc/driver/nvidia/gpus"
 LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
 NODES = "device nodes and driver calls"
 CALLS = (
@@ -174,7 +174,7 @@ def survey(host: Host, declared: Declared = Declared(), key: str = "host") -> Ma
     gpus = ask("gpus on pci", lambda: tuple(pci.gpus(host)), None)
     module = ask("nvidia module", lambda: _module(host), None)
     none: Tuple[int, ...] = ()
-    minors = ask("gpu minors", lambda: _minors(host), none)
+    minors = ask("gpu minors", lambda: tuple(sorted(numbers.minors(host).values())), none)
     nothing: List[str] = []
     names = ask("names in /dev", lambda: list_or_empty(host, "/dev"), nothing)
     mounts = ask("mounts", lambda: host.read("/proc/self/mountinfo"), None)
@@ -249,17 +249,6 @@ def _module(host: Host) -> str:
     if not found:
         raise ValueError("/proc/driver/nvidia/version holds no version")
     return found.group(1)
-
-
-def _minors(host: Host) -> Tuple[int, ...]:
-    """Device Minor of each GPU that the driver has. Blanks and tabs pad the values."""
-    out = []
-    for bdf in list_or_empty(host, GPU_FOLDER):
-        text = host.read("%s/%s/information" % (GPU_FOLDER, bdf))
-        found = re.search(r"^Device Minor:\s*(\d+)", text, re.MULTILINE)
-        if found:
-            out.append(int(found.group(1)))
-    return tuple(sorted(out))
 
 
 def node_paths(minors: Sequence[int], names: Sequence[str], host_view: bool) -> Tuple[str, ...]:
