@@ -207,3 +207,32 @@ def test_keep_only_leaves_the_named_files(tmp_path: Path) -> None:
     copy.keep_only(str(tmp_path), [str(tmp_path / "keep"), str(tmp_path / "sub/keep")])
     left = sorted(os.path.relpath(os.path.join(f, n), tmp_path) for f, ds, ns in os.walk(tmp_path) for n in ds + ns)
     assert left == ["keep", "sub", "sub/keep"]
+
+
+def test_chunks_are_digested_one_by_one_and_repaired_alone(tmp_path: Path) -> None:
+    one = job(tmp_path, "a", 9 * MIB + 5)
+    run([one], 2)
+    wanted = copy.chunk_digests(one.source, MIB)
+    data = Path(one.source).read_bytes()
+    assert wanted == [hashlib.sha256(data[at : at + MIB]).hexdigest() for at in range(0, len(data), MIB)]
+    with open(one.target, "r+b") as f:
+        for at in (3 * MIB + 7, 9 * MIB + 4):
+            f.seek(at)
+            f.write(b"\0")
+    have = copy.chunk_digests(one.target, MIB, threads=2)
+    bad = [n for n, digest in enumerate(wanted) if have[n] != digest]
+    assert bad == [3, 9]
+    with open(one.target, "rb") as held:
+        assert copy.copy_chunks(one.source, one.target, bad[::-1], MIB, root=str(tmp_path)) == [wanted[9], wanted[3]]
+        assert held.read() == data, "in place: a reader of the old file sees the new bytes"
+    assert os.stat(one.target).st_mtime_ns == os.stat(one.source).st_mtime_ns
+
+
+def test_chunks_of_a_source_of_another_size_are_refused_before_a_byte_is_written(tmp_path: Path) -> None:
+    one = job(tmp_path, "a", 2 * MIB)
+    run([one], 1)
+    os.truncate(one.source, MIB)
+    before = os.stat(one.target)
+    with pytest.raises(Refused, match="2097152 bytes long, and its source 1048576"):
+        copy.copy_chunks(one.source, one.target, [0], MIB)
+    assert os.stat(one.target).st_mtime_ns == before.st_mtime_ns

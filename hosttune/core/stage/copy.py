@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bytes into tmpfs at memory speed, hashed on their way. The one file of this room that touches the machine itself.
+"""Bytes into tmpfs at memory speed, hashed on their way. With the files it imports it touches the machine itself.
 
 Measured (16 cores, source in memory): `cp` into plain /dev/shm 2 GB/s; with huge pages, one writer a file by whole pages
 34 GB/s (a write of a whole page does not clear it first, a page fault does), and 21 GB/s for the parts of one file read
@@ -16,37 +16,23 @@ import contextlib
 import hashlib
 import mmap
 import os
-import shutil
-import stat
-import threading
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import Any, Callable, Iterator, List, Sequence, Tuple
+from typing import Callable, List, Sequence, Tuple
 
 from ..model import Refused
+from .chunks import chunk_digests, compare, copy_chunks
+from .chunks import write as _write
+from .folders import keep_only, make_folders, move, remove
+from .reading import CHUNK, PIECE, Job, opened
+from .reading import read as _read
+from .together import Run, each, threads_here
 
-PIECE = 2 << 20
-"""Bytes a read: one huge page, and small enough for a core's cache."""
-CHUNK = 32 << 20
-"""Bytes a digest, and a thread's part of a large file; whole huge pages, so that each has one writer."""
+__all__ = ["CHUNK", "Copied", "Job", "_read", "_write", "chunk_digests", "compare", "copy", "copy_chunks", "keep_only", "make_folders", "move",
+           "remove", "threads_here"]
+
 LARGE = 4 * CHUNK
 """Bytes from which on a file is worth more than one thread."""
-MOST_THREADS = 32
-TICK = 0.25
-_LATER = "let whatever writes there end, then run this again: files that are whole are kept"
-
-
-@dataclass(frozen=True)
-class Job:
-    """One file to copy. source: real path, below `root` and no link. size, mtime: as it was planned. sha256: what its
-    content must have, "" if unknown."""
-
-    source: str
-    target: str
-    root: str
-    size: int
-    mtime: float
-    sha256: str = ""
 
 
 @dataclass(frozen=True)
@@ -58,27 +44,6 @@ class Copied:
     chunks: Tuple[str, ...] = ()
 
 
-class _Run:
-    """What the threads of one run share: the bytes so far, and the word to stop."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.bytes = 0
-        self.stop = False
-
-    def add(self, count: int) -> None:
-        """Count bytes; raises InterruptedError when the run is over."""
-        with self.lock:
-            self.bytes += count
-        if self.stop:
-            raise InterruptedError
-
-
-def threads_here() -> int:
-    """As many threads as this process may use CPUs, at most MOST_THREADS."""
-    return max(1, min(MOST_THREADS, len(os.sched_getaffinity(0))))
-
-
 def copy(jobs: Sequence[Job], threads: int, whole: Callable[[Copied], None], tick: Callable[[int], None],
          hashed: bool = True) -> None:
     """Copy all jobs into files that do not exist yet (one that does is unlinked: somebody may have it mapped).
@@ -86,38 +51,21 @@ def copy(jobs: Sequence[Job], threads: int, whole: Callable[[Copied], None], tic
     whole(copied) for each file that is whole, tick(bytes so far) some times a second, both in the calling thread.
     Raises OSError (ENOSPC: nothing was copied yet) and Refused for a source that vanishes, shrinks or changes.
     """
-    run = _Run()
+    run = Run()
     large = [job for job in jobs if job.size >= LARGE]
     in_parts = large if len(large) < threads else []
     alone = sorted((job for job in jobs if job not in in_parts), key=lambda job: -job.size)
     with ThreadPoolExecutor(threads) as pool, ThreadPoolExecutor(max(1, len(in_parts))) as finishers:
         try:
-            _each([pool.submit(_reserve, job) for job in jobs], lambda _: None, lambda: tick(0))
+            each([pool.submit(_reserve, job) for job in jobs], lambda _: None, lambda: tick(0))
             futures = []
             for job in in_parts:
                 futures.append(finishers.submit(_finish, job, _parts(job, pool, run, hashed), run, hashed))
             futures += [pool.submit(_alone, job, run, hashed) for job in alone]
-            _each(futures, whole, lambda: tick(run.bytes))
+            each(futures, whole, lambda: tick(run.bytes))
         except BaseException:
             run.stop = True
             raise
-
-
-def _each(futures: Sequence["Future[Any]"], told: Callable[[Any], None], tick: Callable[[], None]) -> None:
-    pending = set(futures)
-    try:
-        while pending:
-            ready, pending = wait(pending, TICK, FIRST_COMPLETED)
-            failed = [e for e in (future.exception() for future in ready) if e]
-            tick()
-            for future in ready:
-                if not future.exception():
-                    told(future.result())
-            if failed:
-                raise failed[0]
-    finally:
-        for future in pending:
-            future.cancel()
 
 
 def _reserve(job: Job) -> None:
@@ -137,45 +85,7 @@ def _reserve(job: Job) -> None:
         os.close(fd)
 
 
-@contextlib.contextmanager
-def _opened(job: Job) -> Iterator[int]:
-    """The source's descriptor. Refused when it is not the file that was planned: before the copy, and after it."""
-    try:
-        fd = os.open(job.source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as e:
-        raise Refused("the file cannot be opened any more: %s" % os.strerror(e.errno or 0), job.source, _LATER)
-    try:
-        at = os.readlink("/proc/self/fd/%d" % fd)
-        if not at.startswith(job.root.rstrip("/") + "/"):
-            raise Refused("the file is now reached through a link out of %s" % job.root, job.source, _LATER)
-        _same(fd, job)
-        yield fd
-        _same(fd, job)
-    finally:
-        os.close(fd)
-
-
-def _same(fd: int, job: Job) -> None:
-    now = os.fstat(fd)
-    if not stat.S_ISREG(now.st_mode) or now.st_size != job.size or now.st_mtime != job.mtime:
-        raise Refused("the file changed while it was copied (%d bytes, now %d)" % (job.size, now.st_size), job.source, _LATER)
-
-
-def _read(fd: int, view: memoryview, at: int, job: Job) -> None:
-    """Fill the view. Refused when the file ends before, or cannot be read."""
-    got = 0
-    while got < len(view):
-        try:
-            count = os.preadv(fd, [view[got:]], at + got)
-        except OSError as e:
-            raise Refused("reading at %d failed: %s" % (at + got, os.strerror(e.errno or 0)), job.source,
-                          "look at the disk: dmesg | tail; then run this again")
-        if not count:
-            raise Refused("the file ends at %d, and was %d bytes long" % (at + got, job.size), job.source, _LATER)
-        got += count
-
-
-def _alone(job: Job, run: _Run, hashed: bool) -> Copied:
+def _alone(job: Job, run: Run, hashed: bool) -> Copied:
     """One thread, one file: read a piece, hash it while it is in the cache, write it as whole pages."""
     total = hashlib.sha256() if hashed and job.sha256 else None
     chunks: List[str] = []
@@ -183,7 +93,7 @@ def _alone(job: Job, run: _Run, hashed: bool) -> Copied:
     target = os.open(job.target, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         # Page-aligned anonymous memory: a copy out of it never straddles pages.
-        with _opened(job) as source, mmap.mmap(-1, PIECE) as memory, memoryview(memory) as buffer:
+        with opened(job) as source, mmap.mmap(-1, PIECE) as memory, memoryview(memory) as buffer:
             digest = hashlib.sha256()
             for at in range(0, job.size, PIECE):
                 with buffer[: min(PIECE, job.size - at)] as view:
@@ -201,18 +111,12 @@ def _alone(job: Job, run: _Run, hashed: bool) -> Copied:
     return _sealed(job, total.hexdigest() if total else "", chunks)
 
 
-def _write(fd: int, view: memoryview, at: int) -> None:
-    done = 0
-    while done < len(view):
-        done += os.pwrite(fd, view[done:], at + done)
-
-
 class _Parts:
     """A large file while many threads fill it: both descriptors, the mapping, and one future a part."""
 
     def __init__(self, job: Job) -> None:
         self.stack = contextlib.ExitStack()
-        self.source = self.stack.enter_context(_opened(job))
+        self.source = self.stack.enter_context(opened(job))
         fd = os.open(job.target, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             self.mapping = mmap.mmap(fd, job.size)
@@ -221,14 +125,14 @@ class _Parts:
         self.futures: List["Future[str]"] = []
 
 
-def _parts(job: Job, pool: ThreadPoolExecutor, run: _Run, hashed: bool) -> _Parts:
+def _parts(job: Job, pool: ThreadPoolExecutor, run: Run, hashed: bool) -> _Parts:
     parts = _Parts(job)
     for at in range(0, job.size, CHUNK):
         parts.futures.append(pool.submit(_part, job, parts, at, run, hashed and not job.sha256))
     return parts
 
 
-def _part(job: Job, parts: _Parts, start: int, run: _Run, hashed: bool) -> str:
+def _part(job: Job, parts: _Parts, start: int, run: Run, hashed: bool) -> str:
     run.add(0)
     digest = hashlib.sha256()
     end = min(start + CHUNK, job.size)
@@ -242,7 +146,7 @@ def _part(job: Job, parts: _Parts, start: int, run: _Run, hashed: bool) -> str:
     return digest.hexdigest() if hashed else ""
 
 
-def _finish(job: Job, parts: _Parts, run: _Run, hashed: bool) -> Copied:
+def _finish(job: Job, parts: _Parts, run: Run, hashed: bool) -> Copied:
     """Wait for the parts in their order, hashing behind them if the hash of the whole is known, then seal the file."""
     total = hashlib.sha256()
     chunks: List[str] = []
@@ -274,82 +178,3 @@ def _sealed(job: Job, sha256: str, chunks: Sequence[str]) -> Copied:
     source = os.stat(job.source)
     os.utime(job.target, ns=(source.st_mtime_ns, source.st_mtime_ns))
     return Copied(job, sha256, tuple(chunks))
-
-
-def compare(files: Sequence[Tuple[str, int, str, Sequence[str], int]], threads: int,
-            told: Callable[[Tuple[str, str]], None], tick: Callable[[int], None]) -> None:
-    """Read files and compare digests; each is (path, size, sha256, chunks, chunk size).
-
-    told((path, what is wrong or "")) once a chunk, or once a file that has one hash. Raises OSError.
-    """
-    run = _Run()
-    work = []
-    for path, size, sha256, chunks, chunk in files:
-        if sha256 or not chunks:
-            work.append((path, 0, size, sha256))
-        else:
-            work += [(path, n * chunk, min((n + 1) * chunk, size), digest) for n, digest in enumerate(chunks)]
-    with ThreadPoolExecutor(threads) as pool:
-        try:
-            _each([pool.submit(_compare, *one, run) for one in work], told, lambda: tick(run.bytes))
-        except BaseException:
-            run.stop = True
-            raise
-
-
-def _compare(path: str, start: int, end: int, want: str, run: _Run) -> Tuple[str, str]:
-    digest = hashlib.sha256()
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        with mmap.mmap(-1, PIECE) as memory, memoryview(memory) as buffer:
-            at = start
-            while at < end:
-                count = os.preadv(fd, [buffer[: min(PIECE, end - at)]], at)
-                if not count:
-                    return path, "ends at byte %d" % at
-                with buffer[:count] as view:
-                    digest.update(view)
-                at += count
-                run.add(count)
-    finally:
-        os.close(fd)
-    if want and digest.hexdigest() != want:
-        return path, "bytes %d to %d are not what was copied" % (start, end)
-    return path, ""
-
-
-def make_folders(top: str, folders: Sequence[str]) -> None:
-    """`top` and folders below it, all 0755 whatever the umask says."""
-    for folder in [top, *sorted(folders)]:
-        os.makedirs(folder, exist_ok=True)
-        os.chmod(folder, 0o755)
-
-
-def keep_only(top: str, files: Sequence[str]) -> None:
-    """Remove everything below `top` but these files (real paths) and the folders they are in."""
-    kept = set(files)
-    for folder, folders, names in os.walk(top, topdown=False):
-        for name in names:
-            if os.path.join(folder, name) not in kept:
-                os.unlink(os.path.join(folder, name))
-        for name in folders:
-            path = os.path.join(folder, name)
-            if os.path.islink(path):
-                os.unlink(path)
-            elif not os.listdir(path):
-                os.rmdir(path)
-
-
-def move(source: str, target: str) -> None:
-    """One rename. Raises OSError."""
-    os.rename(source, target)
-
-
-def remove(path: str) -> None:
-    """A folder with all in it, or a file; what is not there is no error."""
-    if os.path.isdir(path) and not os.path.islink(path):
-        shutil.rmtree(path)
-    else:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
-
