@@ -13,11 +13,11 @@ import contextlib
 from dataclasses import dataclass, replace
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
-from . import journal
+from . import journal, sysfs
 from .catalogue import finding
 from .host import TEMP, Host, bytes_or_none, digest, errname, read_or_none
 from .journal import Entry
-from .model import ERROR, FAIL, OK, SKIP, WARN, Finding, Hint, Knob, Reading, Refused, Step
+from .model import ERROR, FAIL, OK, ON, OPT_IN, SKIP, WARN, Finding, Hint, Knob, Reading, Refused, Step
 from .recording import Unrecorded
 
 __all__ = ["check", "plan", "apply", "tune", "revert", "recover"]
@@ -35,7 +35,7 @@ def plan(knob: Knob, host: Host, want: str = "") -> Tuple[List[Finding], List[St
 
 
 def _judge(knob: Knob, host: Host, want: str) -> List[Tuple[Finding, Optional[Step]]]:
-    want = want or knob.want
+    asked, want = bool(want), want or knob.want
     try:
         reason = knob.skip(host)
         if reason:
@@ -45,37 +45,38 @@ def _judge(knob: Knob, host: Host, want: str) -> List[Tuple[Finding, Optional[St
         return [(_could_not_tell(knob, want, "%s: %s" % (e.filename or knob.name, errname(e))), None)]
     except Unrecorded as e:
         return [(_could_not_tell(knob, want, str(e)), None)]
-    return [_judge_one(knob, host, subject, reading, want) for subject, reading in readings.items()]
+    return [_judge_one(knob, host, subject, reading, want, asked) for subject, reading in readings.items()]
 
 
 def _could_not_tell(knob: Knob, want: str, why: str) -> Finding:
     return finding(knob.id, ERROR, knob.name, "could not be read: " + why, want=want)
 
 
-def _judge_one(knob: Knob, host: Host, subject: str, reading: Reading, want: str) -> Tuple[Finding, Optional[Step]]:
+def _judge_one(
+    knob: Knob, host: Host, subject: str, reading: Reading, want: str, asked: bool
+) -> Tuple[Finding, Optional[Step]]:
+    """asked: somebody wants this value, in a profile or by name; else it is hosttune's recommendation (model.RECOMMENDED)."""
+    have, seen = reading.have, tuple(where for where in (reading.where,) if where)
     if reading.error:
-        return finding(knob.id, ERROR, subject, reading.error, want=want), None
+        return finding(knob.id, ERROR, subject, reading.error, want=want, evidence=seen), None
     if reading.skip:
-        return finding(knob.id, SKIP, subject, reading.skip, have=reading.have, want=want), None
-    if reading.have == want:
-        return finding(knob.id, OK, subject, "%s is %s" % (knob.title, want), have=want, want=want), None
-    summary = "%s is %s, want %s" % (knob.title, reading.have, want)
-    try:
-        step = knob.step(host, subject, reading.have, want)
-    except Refused as e:
-        hint = Hint(command=e.way_out, where=str(e.where), action="reconfigure")
-        return finding(
-            knob.id,
-            FAIL,
-            subject,
-            "%s; not changed: %s" % (summary, e.what),
-            have=reading.have,
-            want=want,
-            hint=hint,
-            evidence=(e.where,) if e.where else (),
-        ), None
+        return finding(knob.id, SKIP, subject, reading.skip, have=have, want=want, evidence=seen), None
+    if not want or knob.meets(have, want):
+        return finding(knob.id, OK, subject, "%s is %s" % (knob.title, have), have=have, want=want, evidence=seen), None
     hint = Hint("hosttune apply " + knob.name, "host", "nothing is restarted", "apply")
-    return finding(knob.id, FAIL, subject, summary, have=reading.have, want=want, hint=hint), step
+    if knob.recommend == OPT_IN and not asked:
+        summary = "%s is %s; %s is opt-in" % (knob.title, have, want)
+        return finding(knob.id, SKIP, subject, summary, have=have, want=want, hint=hint, evidence=seen), None
+    summary, step = "%s is %s, want %s" % (knob.title, have, want), None
+    try:
+        step = knob.step(host, subject, have, want)
+    except Refused as e:
+        summary += "; not changed: %s" % e.what
+        hint = Hint(command=e.way_out, where=str(e.where), action="reconfigure")
+        seen += (e.where,) if e.where and e.where not in seen else ()
+    status = FAIL if asked or knob.recommend == ON else WARN
+    found = finding(knob.id, status, subject, summary, have=have, want=want, hint=hint, evidence=seen)
+    return found, step if status == FAIL else None
 
 
 def apply(host: Host, steps: Sequence[Step], knobs: Mapping[str, Knob]) -> List[Finding]:
@@ -173,13 +174,18 @@ def _do(host: Host, step: Step, knobs: Mapping[str, Knob], reverts: int = 0) -> 
         raise Refused(
             "it did not stick: wrote %s, read back %s" % (_short(step.after), _short(now)),
             step.target,
-            "the device or the kernel ignores this value; nothing else was changed",
+            _why_ignored(step, knobs) or "the device or the kernel ignores this value; nothing else was changed",
         )
     try:
         journal.end(host, number, "done")
     except OSError as e:
         raise _Unclosed("the journal could not be closed", e) from None
     return None
+
+
+def _why_ignored(step: Step, knobs: Mapping[str, Knob]) -> str:
+    knob = knobs.get(step.knob)
+    return knob.if_ignored if knob else ""
 
 
 def _close(host: Host, number: int, event: str) -> None:
@@ -194,7 +200,8 @@ def _short(value: Optional[str]) -> str:
 
 def _effect(host: Host, step: Step) -> None:
     if step.effect == "poke":
-        host.poke(step.target, step.after or "")
+        for path in sysfs.files(host, step.target):
+            host.poke(path, step.after or "")
     elif step.effect == "run":
         ran = host.execute(step.argv)
         if ran.rc:
@@ -232,7 +239,7 @@ def _now(host: Host, step: Step, knobs: Mapping[str, Knob]) -> Optional[str]:
     if step.effect == "replace":
         return read_or_none(host, step.target)
     if step.effect == "poke":
-        return host.read(step.target).strip()
+        return sysfs.value(host, step.target)
     if step.effect == "code":
         data = bytes_or_none(host, step.target)
         return None if data is None else "sha256:" + digest(data)
@@ -331,13 +338,16 @@ def _undo(step: Step) -> Step:
 
 def wants_of(names: Sequence[str], declared: Optional[Mapping[str, str]], knobs: Mapping[str, Knob]) -> Dict[str, str]:
     """Which knobs, with which want: those named, else those declared, else (declared: None, nothing is said) all of them as
-    recommended. Refused for an unknown name or an impossible want.
+    recommended, which is the want "": nobody asked for them. To name a knob is to ask for it. Refused for an unknown name or
+    an impossible want.
     """
     said = declared or {}
     for name in list(names) + list(said):
         if name not in knobs:
             raise Refused("no such knob: %s (known: %s)" % (name, ", ".join(sorted(knobs))), way_out="hosttune list")
-    wants = {name: said.get(name, "") for name in (names or (knobs if declared is None else said))}
+    wants = {name: said.get(name, "") for name in (knobs if declared is None else said)}
+    if names:
+        wants = {name: said.get(name) or knobs[name].want for name in names}
     for name, want in wants.items():
         problem = knobs[name].check(want) if want else ""
         if problem:

@@ -147,6 +147,11 @@ def restore_line(entry: Entry) -> str:
     if step.effect == "replace":
         # cp onto an existing file keeps its mode and owner, which is also all that /etc/pve allows
         return shlex.join(["cp", "--no-preserve=mode", entry.backup, step.target])
+    if step.effect == "poke" and "*" in step.target:
+        return "echo %s | tee %s" % (
+            shlex.quote(step.before or ""),
+            step.target,
+        )  # a pattern of /sys: no blank, no quote
     if step.effect == "poke":
         return "echo %s > %s" % (shlex.quote(step.before or ""), shlex.quote(step.target))
     return shlex.join(step.undo)

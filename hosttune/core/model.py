@@ -14,6 +14,12 @@ SEVERITIES = ("correctness", "performance", "hygiene", "security")
 PROVED, FITS = "proved", "fits"
 """proved: the errno was seen, the numbers agree and the responsible line was read. fits: all that is known agrees."""
 
+ON, OPT_IN, REPORT = "on", "opt-in", "report"
+RECOMMENDED = (ON, OPT_IN, REPORT)
+"""What hosttune does about a knob that nobody asked for. on: a value that differs is a failure, and apply mends it.
+opt-in: it is shown, as a skip; report: a value that differs is a warning. Neither of the two is applied then. Asked for, by
+a want in the profile or by its name on the command line, all three are failures that apply mends where `step` can."""
+
 
 @dataclass(frozen=True)
 class Hint:
@@ -57,11 +63,15 @@ class Finding:
 
 @dataclass(frozen=True)
 class Reading:
-    """What a knob saw of one subject: a value, or the reason why it does not apply, or why it could not be told."""
+    """What a knob saw of one subject: a value, or the reason why it does not apply, or why it could not be told.
+
+    where: what decides the value, for the finding's evidence: "/etc/sysctl.d/50-site.conf:3".
+    """
 
     have: str = ""
     skip: str = ""
     error: str = ""
+    where: str = ""
 
 
 @dataclass(frozen=True)
@@ -70,7 +80,8 @@ class Step:
 
     effect  replace: `target` is a file, `before`/`after` its whole text (None: no file). Text stands for bytes
                      through surrogateescape, so any file survives.
-            poke:    `target` is a /proc or /sys file, the value is written as it is.
+            poke:    `target` is a /proc or /sys file, the value is written as it is. With a `*` in it: all files of that
+                     pattern, which hold one and the same value before and after.
             run:     `argv` makes it so, `undo` takes it back; read back through the knob's own `read`.
             code:    `target` is a file that holds hosttune's own core, `before`/`after` its digest ("sha256:...").
     mode: of a file that is not there yet.
@@ -122,8 +133,14 @@ class Knob:
     """A setting that hosttune keeps.
 
     read(host) -> {subject: Reading}; one knob, many subjects (each GPU; now and over a reboot).
-    step(host, subject, have, want) -> Step; raises Refused when it must not be written.
+    step(host, subject, have, want) -> Step; raises Refused when it must not be written, with the edit to make by hand where
+    hosttune never makes it (kernel command line, firmware).
     check(want) -> error text for an impossible want, "" if fine.
+    want: what is recommended; "" when no value is better than another: it is then shown, and never wrong.
+    recommend: on, opt-in or report, see RECOMMENDED. meets(have, want): whether that will do; default: it is the same text.
+    cost: what it costs when the value is wrong. evidence: where the recommended value comes from, and how sure that is.
+    persists: where the value is kept over a reboot: "/etc/sysctl.d", "kernel command line", "firmware".
+    if_ignored: the likely reason when a value that was written is not read back.
     """
 
     id: str
@@ -135,6 +152,16 @@ class Knob:
     step: Callable[[Any, str, str, str], Step]
     check: Callable[[str], str]
     skip: Callable[[Any], str] = field(default=lambda host: "")
+    recommend: str = ON
+    meets: Callable[[str, str], bool] = field(default=lambda have, want: have == want)
+    cost: str = ""
+    evidence: str = ""
+    persists: str = ""
+    if_ignored: str = ""
+
+    def __post_init__(self) -> None:
+        if self.recommend not in RECOMMENDED:
+            raise ValueError("recommend %r is not one of %s" % (self.recommend, ", ".join(RECOMMENDED)))
 
 
 @dataclass(frozen=True)

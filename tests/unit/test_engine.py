@@ -338,7 +338,7 @@ def test_unknown_knobs_are_refused(names: list[str], declared: dict[str, str], w
         ([], None, {"files": ""}),
         ([], {}, {}),
         ([], {"files": "x"}, {"files": "x"}),
-        (["files"], {}, {"files": ""}),
+        (["files"], {}, {"files": "want"}),
         (["files"], {"files": "x"}, {"files": "x"}),
     ],
 )
