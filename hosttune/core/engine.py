@@ -244,8 +244,12 @@ def _now(host: Host, step: Step, knobs: Mapping[str, Knob]) -> Optional[str]:
         data = bytes_or_none(host, step.target)
         return None if data is None else "sha256:" + digest(data)
     knob = knobs.get(step.knob)
-    reading = knob.read(host).get(step.subject) if knob else None
+    reading = _read_one(knob, host, step.subject) if knob else None
     return reading.have if reading and not reading.error else None
+
+
+def _read_one(knob: Knob, host: Host, subject: str) -> Optional[Reading]:
+    return knob.read_one(host, subject) if knob.read_one else knob.read(host).get(subject)
 
 
 def recover(host: Host, knobs: Mapping[str, Knob]) -> List[Finding]:
@@ -338,14 +342,15 @@ def _undo(step: Step) -> Step:
 
 def wants_of(names: Sequence[str], declared: Optional[Mapping[str, str]], knobs: Mapping[str, Knob]) -> Dict[str, str]:
     """Which knobs, with which want: those named, else those declared, else (declared: None, nothing is said) all of them as
-    recommended, which is the want "": nobody asked for them. To name a knob is to ask for it. Refused for an unknown name or
-    an impossible want.
+    recommended, which is the want "": nobody asked for them, and those whose reading starts a program are left out. To name a
+    knob is to ask for it. Refused for an unknown name or an impossible want.
     """
     said = declared or {}
     for name in list(names) + list(said):
         if name not in knobs:
             raise Refused("no such knob: %s (known: %s)" % (name, ", ".join(sorted(knobs))), way_out="hosttune list")
-    wants = {name: said.get(name, "") for name in (knobs if declared is None else said)}
+    everything = [name for name, knob in knobs.items() if not knob.starts]
+    wants = {name: said.get(name, "") for name in (everything if declared is None else said)}
     if names:
         wants = {name: said.get(name) or knobs[name].want for name in names}
     for name, want in wants.items():

@@ -141,6 +141,10 @@ class Knob:
     cost: what it costs when the value is wrong. evidence: where the recommended value comes from, and how sure that is.
     persists: where the value is kept over a reboot: "/etc/sysctl.d", "kernel command line", "firmware".
     if_ignored: the likely reason when a value that was written is not read back.
+    read_one(host, subject) -> Reading: one subject alone, to read a write back; without it all are read again.
+    after_driver: at boot it is kept once the driver's nodes are there, not before the driver touches the GPUs.
+    starts: the program that reading starts, where the driver alone knows the answer: such a knob is asked only when somebody
+    asks for it, since that program may load the driver and make device nodes.
     """
 
     id: str
@@ -158,6 +162,9 @@ class Knob:
     evidence: str = ""
     persists: str = ""
     if_ignored: str = ""
+    read_one: Optional[Callable[[Any, str], Reading]] = None
+    after_driver: bool = False
+    starts: str = ""
 
     def __post_init__(self) -> None:
         if self.recommend not in RECOMMENDED:
