@@ -40,7 +40,8 @@ def take(host: Host, gpus: nvml.Answer | None = None) -> dict[str, dict[str, str
         "GPUs": _gpus(host),
     }
     for name, knob in KNOBS.items():
-        stable.update({"%s %s" % (name, subject): value for subject, value in _knob(host, knob).items()})
+        if not knob.starts and not knob.passing:
+            stable.update({"%s %s" % (name, subject): value for subject, value in _knob(host, knob).items()})
     for gpu in gpus.gpus if gpus else ():
         stable["GPU %s settings" % gpu.bdf] = _settings(gpu)
     moment = {

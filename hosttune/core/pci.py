@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PCI as sysfs shows it: NVIDIA functions, their drivers, and the PCI Express capability of their config space.
+"""PCI as sysfs shows it: NVIDIA functions, their drivers, the ports above them, and which belong to a virtual machine.
 
-Offsets and masks: include/uapi/linux/pci_regs.h. The capability is found by walking the list, never by an absolute
-offset: Device Control lies at 0x68, 0x80 or 0x48 depending on the GPU's generation.
+Their registers are in pci_express.py, their error counters in pci_errors.py.
 """
 
 from __future__ import annotations
@@ -10,18 +9,14 @@ from __future__ import annotations
 import errno
 import re
 from dataclasses import dataclass
-from typing import Dict, List, Optional, Tuple
+from typing import Dict, List, Mapping
 
 from .host import Host, list_or_empty, read_or_none
 
 DEVICES = "/sys/bus/pci/devices"
 NVIDIA = "0x10de"
 CLASS_VGA, CLASS_3D = "0x0300", "0x0302"
-CAPABILITY_LIST = 0x34
-CAP_ID_EXPRESS = 0x10
-DEVICE_CONTROL = 0x08
-MAX_READ_REQUEST = 0x7000
-"""Bits 14:12 of Device Control. Bit 15 starts a function level reset on an endpoint: it must never be in the mask."""
+_BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\Z")
 
 
 @dataclass(frozen=True)
@@ -44,7 +39,7 @@ def gpus(host: Host) -> List[Gpu]:
         if not (read_or_none(host, base + "class") or "").startswith((CLASS_VGA, CLASS_3D)):
             continue
         if _link(host, base + "physfn"):
-            continue  # a virtual function: MaxReadReq is reserved there
+            continue  # a virtual function: its control registers are reserved
         node = (read_or_none(host, base + "numa_node") or "-1").strip()
         found.append(
             Gpu(
@@ -66,40 +61,21 @@ def _link(host: Host, path: str) -> str:
         raise
 
 
-class ShortConfig(Exception):
-    """Config space ends after 64 bytes: without root the kernel shows no more. Not "no such capability"."""
+def ports_above(host: Host, bdf: str) -> List[str]:
+    """The ports on the way from a function up to its root port, nearest first: as its place in /sys/devices tells.
+
+    Empty on a root bus: a virtual machine's GPU often hangs there, without any link that the machine could see.
+    """
+    parts = _link(host, "%s/%s" % (DEVICES, bdf)).split("/")
+    return [part for part in reversed(parts[:-1]) if _BDF.match(part)]
 
 
-def express_capability(config: bytes) -> Optional[int]:
-    """Offset of the PCI Express capability, None if the function has none. Raises ShortConfig for an unprivileged read."""
-    if len(config) < 64:
-        raise ShortConfig
-    if not config[0x06] & 0x10:  # Status bit 4: there is a capability list
-        return None
-    at, seen = config[CAPABILITY_LIST] & 0xFC, set()
-    while at and at not in seen:
-        if at + DEVICE_CONTROL + 2 > len(config):
-            raise ShortConfig
-        seen.add(at)
-        if config[at] == CAP_ID_EXPRESS:
-            return at
-        at = config[at + 1] & 0xFC
-    return None
-
-
-def max_read_request(config: bytes) -> Optional[int]:
-    """MaxReadReq in bytes; None without a PCI Express capability; 0 for the two reserved codes."""
-    at = express_capability(config)
-    if at is None:
-        return None
-    control = int.from_bytes(config[at + DEVICE_CONTROL : at + DEVICE_CONTROL + 2], "little")
-    code = (control & MAX_READ_REQUEST) >> 12
-    return 128 << code if code < 6 else 0
-
-
-def setpci_max_read_request(bdf: str, size: int) -> Tuple[str, ...]:
-    """The masked 16-bit write. A 32-bit one would clear Device Status, whose error bits are cleared by writing 1."""
-    return ("setpci", "-s", bdf, "CAP_EXP+8.w=%04x:%04x" % ((size // 128).bit_length() - 1 << 12, MAX_READ_REQUEST))
+def owner(gpu: Gpu, assigned: Mapping[str, str]) -> str:
+    """Why a GPU is not this host's to touch, "" if it is. `assigned`: vm_assigned()."""
+    if gpu.driver == "vfio-pci":
+        return "bound to vfio-pci: it belongs to a virtual machine"
+    place = assigned.get(device_of(gpu.bdf))
+    return "belongs to a virtual machine (%s)" % place if place else ""
 
 
 def vm_assigned(host: Host) -> Dict[str, str]:

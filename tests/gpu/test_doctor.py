@@ -103,14 +103,15 @@ def test_a_recording_replays_to_the_same_verdict(real_dev: Path, doctor: Doctor,
 
 
 def test_the_register_is_read_right(gpu_count: int) -> None:
-    from hosttune.core import pci
+    from hosttune.core import pci, pci_express
     from hosttune.core.live import LiveHost
 
     host = LiveHost()
     gpus = pci.gpus(host)
     assert len(gpus) >= gpu_count > 0
     for gpu in gpus:
-        assert pci.max_read_request(host.read_bytes("%s/%s/config" % (pci.DEVICES, gpu.bdf))) in (
+        express = pci_express.express(pci_express.config(host, gpu.bdf))
+        assert express and express.max_read_request in (
             128,
             256,
             512,

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The GPUs whose registers this host may read and write, for the knobs that keep one of them.
+
+A GPU that belongs to a virtual machine is a skip; what cannot be read is an error; a write waits while the GPU computes.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Callable, Dict, List, Sequence, Tuple
+
+from . import container, gpus, pci
+from .devices import UVM, device_table
+from .host import Host, errname, read_or_none
+from .model import Reading, Refused
+from .pci_express import Unreadable
+
+LOCKDOWN = "/sys/kernel/security/lockdown"
+One = Callable[[Host, str], Reading]
+"""(host, bdf) -> what stands there. May raise Unreadable and OSError."""
+
+
+def each(host: Host, one: One) -> Dict[str, Reading]:
+    """{bdf: Reading} of every GPU function."""
+    assigned = pci.vm_assigned(host)
+    return {gpu.bdf: _unless_owned(host, gpu, assigned, one) for gpu in pci.gpus(host)}
+
+
+def _unless_owned(host: Host, gpu: pci.Gpu, assigned: Dict[str, str], one: One) -> Reading:
+    owner = pci.owner(gpu, assigned)
+    return Reading(skip=owner) if owner else guarded(host, gpu.bdf, one)
+
+
+def guarded(host: Host, bdf: str, one: One) -> Reading:
+    """What `one` reads of one function, its exceptions as an error: one sick GPU hides no other."""
+    try:
+        return one(host, bdf)
+    except Unreadable as e:
+        return Reading(error=str(e))
+    except OSError as e:
+        return Reading(error="could not be read: %s: %s" % (e.filename or bdf, errname(e)))
+
+
+def reader(one: One) -> One:
+    """For Knob.read_one: `one`, which then raises neither."""
+    return lambda host, bdf: guarded(host, bdf, one)
+
+
+def mine(host: Host) -> List[pci.Gpu]:
+    """The GPUs of this host: those that belong to no virtual machine."""
+    assigned = pci.vm_assigned(host)
+    return [gpu for gpu in pci.gpus(host) if not pci.owner(gpu, assigned)]
+
+
+def skip(host: Host) -> str:
+    """Not in a container, and not without a GPU."""
+    inside = container.inside(host)
+    if inside:
+        return "set on the host, not inside a container (%s)" % inside
+    return "" if pci.gpus(host) else "no NVIDIA GPU on the PCI bus"
+
+
+def refuse_write(host: Host, bdfs: Sequence[str], knob: str) -> None:
+    """Refused while config space must not or cannot be written: kernel lockdown, or a process that computes on these GPUs."""
+    lockdown = read_or_none(host, LOCKDOWN) or ""
+    if "[" in lockdown and "[none]" not in lockdown:
+        raise Refused(
+            "kernel lockdown (Secure Boot) refuses writes to PCI config space: %s" % lockdown.strip(),
+            LOCKDOWN,
+            "turn Secure Boot off, or leave it as it is",
+        )
+    for bdf in bdfs:
+        busy = computing(host, bdf)
+        if busy:
+            named = ", ".join("%s %d" % (comm, pid) for pid, comm in busy[:5])
+            raise Refused(
+                "deferred: compute processes use this GPU (%s)" % named,
+                bdf,
+                "stop them, then: hosttune apply " + knob,
+            )
+
+
+def computing(host: Host, bdf: str) -> List[Tuple[int, str]]:
+    """Processes that compute on this GPU: they hold /dev/nvidia-uvm (NVML clients never do) and this GPU's node.
+
+    When the GPU's minor cannot be told, every CUDA process counts.
+    """
+    uvm = device_table(host.read("/proc/devices")).major(UVM)
+    if uvm is None:
+        return []
+    cuda = host.holders("%d:*" % uvm)
+    information = read_or_none(host, "%s/%s/information" % (gpus.FOLDER, bdf)) if cuda else None
+    minor = re.search(r"^Device Minor:\s*(\d+)", information or "", re.MULTILINE)
+    if not minor:
+        return cuda
+    here = {pid for pid, _ in host.holders("195:" + minor.group(1))}
+    return [(pid, comm) for pid, comm in cuda if pid in here]
