@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which GPUs a declaration means: "all", minors such as "0,1", or those of a NUMA node ("numa:0")."""
+"""Which GPUs a declaration means: "all", those of a NUMA node ("numa:0"), or a list of minors, PCI addresses and UUIDs."""
 
 from __future__ import annotations
 
@@ -35,11 +35,12 @@ def uuids(host: Host) -> Dict[str, str]:
 
 
 def chosen(host: Host, gpus: str) -> Optional[Tuple[int, ...]]:
-    """The minors that a declaration means, None for all. Refused for a node without GPUs."""
+    """The minors that a declaration means, None for all. Refused for a node without GPUs, and for an address or UUID that
+    the driver does not have; a minor is taken as it is."""
     if gpus == "all":
         return None
     if not gpus.startswith("numa:"):
-        return tuple(sorted(int(n) for n in gpus.split(",")))
+        return tuple(sorted({_minor(host, word) for word in gpus.split(",")}))
     node, by_bdf = int(gpus[len("numa:") :]), minors(host)
     here = tuple(sorted(by_bdf[gpu.bdf] for gpu in pci.gpus(host) if gpu.numa_node == node and gpu.bdf in by_bdf))
     if not here:
@@ -49,6 +50,23 @@ def chosen(host: Host, gpus: str) -> Optional[Tuple[int, ...]]:
             "nvidia-smi topo -m shows the nodes",
         )
     return here
+
+
+def _minor(host: Host, word: str) -> int:
+    """The minor of one GPU by its minor, PCI address (the domain may be left out) or UUID."""
+    if word.isdigit():
+        return int(word)
+    by_bdf = minors(host)
+    ids = {uuid: bdf for bdf, uuid in uuids(host).items()} if word.startswith("GPU-") else {
+        name: bdf for bdf in by_bdf for name in (bdf, bdf.split(":", 1)[1])}
+    bdf = ids.get(word if word in ids else word.lower(), "")
+    if bdf in by_bdf:
+        return by_bdf[bdf]
+    full = word.lower() if word.count(":") == 2 else "0000:" + word.lower()
+    held = next((gpu.driver for gpu in pci.gpus(host) if gpu.bdf == full), None)
+    what = "the driver has no GPU %s" % word if held is None else "%s is bound to %s, not to nvidia" % (
+        word, held or "no driver")
+    raise Refused(what, "gpus: " + word, "GPUs of the driver: " + (", ".join(sorted(ids)) or "none; nvidia-smi -L"))
 
 
 def declared(host: Host, gpus: str) -> Optional[int]:

@@ -88,6 +88,8 @@ class Listed:
 
 
 _GPUS = r"all|numa:\d+|\d+(,\d+)*"
+_GPU = r"(\d+|GPU-[0-9a-f-]+|([0-9a-fA-F]{4}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])"
+_CONTAINER_GPUS = r"all|numa:\d+|%s(,%s)*" % (_GPU, _GPU)
 _ENGINE_GPUS = _GPUS + r"|none|GPU-[0-9a-f-]+(,GPU-[0-9a-f-]+)*"
 _MACHINE = r"host|ct:[A-Za-z0-9][A-Za-z0-9._-]*"
 
@@ -106,7 +108,10 @@ SPEC = Record(
             Record(
                 "one container",
                 {
-                    "gpus": Text("which GPUs it gets", "all", pattern=_GPUS, says='all, "0,1" (minors) or "numa:0"'),
+                    "gpus": Text(
+                        "which GPUs it gets, and no others", "all", pattern=_CONTAINER_GPUS,
+                        says='all, "numa:0", or minors ("0,1"), PCI addresses or GPU-UUIDs',
+                    ),  # fmt: skip
                     "gpu": Text("required: it shall not start without its GPU", "required", ("required", "optional")),
                     "form": Text(
                         "how the config passes devices in; keep heals what is there",
@@ -119,6 +124,11 @@ SPEC = Record(
                         ("never", "idle", "always"),
                     ),
                     "caps": Flag("pass /dev/nvidia-caps in (MIG, some monitoring)"),
+                    "dri": Flag("pass the /dev/dri nodes of its GPUs in (Vulkan, video; CUDA needs none)"),
+                    "cpus": Text(
+                        "numa pins it to the CPUs of its GPUs' NUMA node; any leaves them to Proxmox VE",
+                        "any", pattern=r"any|numa|\d+(-\d+)?(,\d+(-\d+)?)*", says='any, numa, or CPUs such as "0-15,64-79"',
+                    ),  # fmt: skip
                 },
             ),
             r"[A-Za-z0-9][A-Za-z0-9._-]*",
@@ -224,6 +234,8 @@ class Container:
     form: str = "keep"
     restart: str = "never"
     caps: bool = False
+    dri: bool = False
+    cpus: str = "any"
 
 
 @dataclass(frozen=True)

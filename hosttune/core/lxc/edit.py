@@ -7,19 +7,23 @@ place (Proxmox VE moves lines and turns comments into notes). A second edit chan
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Dict, List, Sequence, Tuple
+import re
+from dataclasses import dataclass, field, replace
+from typing import Dict, List, Optional, Sequence, Tuple
 
-from ..devices import DeviceTable, is_nvidia_path
+from ..devices import CAPS, DeviceTable, driver_of, is_nvidia_path
 from ..model import Finding, Refused
 from . import document as doc
 from . import pve
-from .document import DELETE, KEY, LXC, PENDING, RAW, Document
-from .entries import ALLOW, DEV_KEY, MOUNT, Entries, entries, is_dev_line
+from .closing import Closing, closes
+from .cpus import pin
+from .document import DELETE, KEY, LXC, PENDING, RAW, Document, Line
+from .entries import ALLOW, DEV_KEY, MOUNT, Entries, access, entries, is_dev_line
 from .judge import judge
 from .keys import truth
+from .narrow import undeclared
 from .needs import DEV, KEEP, NUMBER, PATH, Need, Wanted, form_of, is_concerned, needs
-from .stale import UNKNOWN, stale_rules
+from .stale import FOREIGN, UNKNOWN, stale_rules
 
 LARGEST_DEV = 255
 
@@ -27,13 +31,18 @@ LARGEST_DEV = 255
 @dataclass(frozen=True)
 class Edit:
     """data: the file's new bytes. changes: one line of text for each line removed (-) or added (+). findings: what was
-    wrong with the file as it was. live: numeric rules that a running container needs for its nodes to open."""
+    wrong with the file as it was. live: numeric rules that a running container needs for its nodes to open. closings: rules
+    that shall not outlive the file's in a running container. free: it needs no rule. refusal: why there are no changes
+    although some are needed, where that was not to be raised."""
 
     data: bytes
     changes: Tuple[str, ...]
     findings: Tuple[Finding, ...]
     needs: Tuple[Need, ...] = ()
     live: Tuple[str, ...] = ()
+    closings: Tuple[Closing, ...] = ()
+    free: bool = False
+    refusal: Optional[Refused] = None
 
 
 @dataclass
@@ -44,29 +53,47 @@ class _Plan:
     add: List[Tuple[str, str, str]] = field(default_factory=list)
 
 
-def edit(document: Document, wanted: Wanted, devices: DeviceTable, subject: str = "container") -> Edit:
+def edit(document: Document, wanted: Wanted, devices: DeviceTable, subject: str = "container", raising: bool = True) -> Edit:
     """The edit of `document` that gives what is wanted on the host that `devices` describes.
 
-    Raises Refused when there is something to change and the file must not be changed now.
+    Raises Refused when there is something to change and the file must not be changed now; not `raising`: returns it.
     """
-    have = entries(document, document.main)
+    have = _read(document, document.main, wanted)
     form = form_of(have, wanted, devices, document.dialect)
     needed = needs(have, wanted, devices)
     plan = _Plan()
+    plan.remove.update(undeclared(have, wanted, devices))
+    _remove_broken(plan, have, needed)
     if wanted.form != KEEP:
         _remove_other_forms(plan, have, needed, devices, form)
     _remove_stale(plan, have, wanted, devices)
     _remove_duplicates(plan, document)
-    left = entries(document, [line for line in document.main if line.number not in plan.remove])
+    left = _read(document, [line for line in document.main if line.number not in plan.remove], wanted)
     _add_missing(plan, document, left, needed, wanted, devices, form)
+    pin(plan.remove, plan.add, document, wanted.cpus)
     findings = judge(document, have, needed, wanted, devices, form, subject)
-    live = () if have.free else _number_rules(needed, form != NUMBER or _is_exact(have, wanted, devices))
+    exact = form != NUMBER or _is_exact(have, wanted, devices)
+    live = () if have.free else _number_rules(needed, exact, bool(wanted.gpus))
+    seen = Edit(doc.render(document), (), findings, needed, live, free=have.free)
     if not plan.remove and not plan.add:
-        return Edit(doc.render(document), (), findings, needed, live)
-    refuse(document)
+        return seen
+    try:
+        refuse(document)
+    except Refused as e:
+        if raising:
+            raise
+        return replace(seen, refusal=e)
     new = _rewrite(document, plan)
     _prove(document, new, plan)
-    return Edit(doc.render(new), _describe(document, plan), findings, needed, live)
+    cards = _number_rules([need for need in needed if need.driver == "nvidia"], True, True)
+    return replace(seen, data=doc.render(new), changes=_describe(document, plan),
+                   closings=closes(plan.remove, have, wanted, devices, cards))
+
+
+def _read(document: Document, lines: Sequence[Line], wanted: Wanted) -> Entries:
+    """The device lines; where EPERM was seen inside, the freedom of an unprivileged container is not taken for granted."""
+    have = entries(document, lines)
+    return replace(have, access=access(have.rules, False, False)) if wanted.refused and have.free else have
 
 
 def refuse(document: Document) -> None:
@@ -89,29 +116,65 @@ def refuse(document: Document) -> None:
         deletes = line.kind == DELETE and any(DEV_KEY.match(name) for name in line.value.replace(",", " ").split())
         if line.kind == RAW or deletes or is_dev_line(line):
             raise Refused("a pending change would undo the edit at the next start: %r" % line.text, document.place(line),
-                          "apply it (restart the container) or take it back (pct set ID --revert %s)" % (line.key or "KEY"))
+                          "apply it (pct reboot %s) or take it back (pct set %s --revert %s)" % (
+                              _vmid(document), _vmid(document), (line.value if line.kind == DELETE else line.key) or "KEY"))
+
+
+def _vmid(document: Document) -> str:
+    match = re.search(r"(\d+)\.conf\Z", document.path)
+    return match.group(1) if match else "ID"
 
 
 def _remove_other_forms(plan: _Plan, have: Entries, needed: Sequence[Need], devices: DeviceTable, form: str) -> None:
+    """Take out what the new form says again, and nothing else: a whole folder whose nodes are not known, a node that the
+    host does not have now, NVSwitch and IMEX nodes, and a GPU shown at another one's place stay as they are."""
     why = "now in the form `%s`" % form
-    # What can only be said for a whole folder (its nodes are not known) stays in the form that says it.
-    whole = [need for need in needed if need.minor is None]
-    folders, majors = [need.path for need in whole], [need.major for need in whole]
-    if form != DEV:
-        plan.remove.update((line.number, why) for line, entry in have.devs if is_nvidia_path(entry.path))
-    else:
-        plan.remove.update((line.number, why) for line, mount in have.mounts
-                           if is_nvidia_path(mount.source) and mount.is_bind and mount.source not in folders)
-    if form != PATH:
-        plan.remove.update((line.number, why) for line, rule in have.rules if line.key == ALLOW and is_nvidia_path(rule.path))
+    again = {need.path for need in needed if need.minor is not None}
+    left = []
+    for line, entry in have.devs:
+        if form != DEV and entry.path in again:
+            plan.remove[line.number] = why
+    for line, mount in have.mounts:
+        if not mount.is_bind or not is_nvidia_path(mount.source) or line.number in plan.remove:
+            continue
+        inner = {path for path, _ in devices.below(mount.source)} or {mount.source}
+        if form == DEV and inner <= again and mount.target == mount.source.rstrip("/"):
+            plan.remove[line.number] = why
+        elif form == DEV or not inner <= again:
+            left += sorted(inner)
+    for line, rule in have.rules:
+        if form != PATH and line.key == ALLOW and rule.path in again:
+            plan.remove[line.number] = why
     if form != NUMBER:
-        plan.remove.update((line.number, why) for line, rule in have.nvidia_rules(devices) if rule.major not in majors)
+        majors = {_major_of(path, devices) for path in left} | {need.major for need in needed if need.minor is None}
+        plan.remove.update((line.number, why) for line, rule in have.nvidia_rules(devices)
+                           if rule.major not in majors and (None not in majors or rule.major in {n.major for n in needed}))
+
+
+def _major_of(path: str, devices: DeviceTable) -> Optional[int]:
+    """The number of NVIDIA's node at a path, None where nobody can tell."""
+    node = (devices.nodes or {}).get(path)
+    return node.major if node is not None and node.type == "char" else devices.major(driver_of(path))
+
+
+def _remove_broken(plan: _Plan, have: Entries, needed: Sequence[Need]) -> None:
+    """Entries of NVIDIA's that keep the container from starting, where another one gives the node, or will."""
+    again = {need.path for need in needed if need.minor is not None}
+    for index, (line, entry) in enumerate(have.devs):
+        if entry.bad and entry.path in again:
+            plan.remove[line.number] = "Proxmox VE cannot read it: %s" % entry.bad
+        elif any(one.path == entry.path and not one.bad for _, one in have.devs[:index]) and entry.path in again:
+            plan.remove[line.number] = "%s is given twice" % entry.path
+    for line, mount in have.mounts:
+        given = have.dev(mount.source) if mount.is_bind and mount.target == mount.source else None
+        if given and given[0].number not in plan.remove and is_nvidia_path(mount.source):
+            plan.remove[line.number] = "%s gives the node, and both cannot" % given[0].key
 
 
 def _remove_stale(plan: _Plan, have: Entries, wanted: Wanted, devices: DeviceTable) -> None:
     if is_concerned(have, wanted, devices) and not have.free and not have.everything:
         for stale in stale_rules(have, devices):
-            if stale.verdict != UNKNOWN:
+            if stale.verdict not in (UNKNOWN, FOREIGN) or stale.verdict == UNKNOWN and wanted.prune:
                 plan.remove[stale.line.number] = "%d is %s now" % (stale.major, stale.owner or "nobody's")
     for line, rule in have.rules:
         if line.key == ALLOW and rule.type == "c" and rule.major in wanted.drop:
@@ -134,10 +197,11 @@ def _add_missing(plan: _Plan, document: Document, left: Entries, needed: Sequenc
         if not given and form == DEV and need.minor is not None and not left.target(need.path):
             if devices.nodes is not None and need.path not in devices.nodes:
                 continue  # judge says so: an entry for a node that is not there keeps the container from starting
-            value = need.path + ",mode=0666"
+            value = "%s,mode=%s" % (need.path, _mode(need, devices))
             plan.add.append(("dev%d" % _free_dev(document, plan), value, need.path + " was missing"))
-            continue
-        if not given and not left.target(need.path):
+            if not left.access.cut:
+                continue
+        elif not given and not left.target(need.path):
             kind = "dir" if need.minor is None and need.path.endswith("-caps") else "file"
             value = "%s %s none bind,optional,create=%s" % (need.path, need.path[1:], kind)
             plan.add.append((MOUNT, value, need.path + " was missing"))
@@ -147,10 +211,16 @@ def _add_missing(plan: _Plan, document: Document, left: Entries, needed: Sequenc
         plan.add += [(ALLOW, "%s rwm" % need.path, "no rule opened %s" % need.path) for need in closed
                      if need.minor is not None]
         closed = [need for need in closed if need.minor is None]
-    exact = _is_exact(left, wanted, devices)
-    for value in _number_rules(closed, exact):
+    for value in _number_rules(closed, _is_exact(left, wanted, devices), bool(wanted.gpus)):
         major = int(value.split()[1].split(":")[0])
         plan.add.append((ALLOW, value, "no rule opened %s, which is %d" % (devices.owner(major) or "NVIDIA's", major)))
+
+
+def _mode(need: Need, devices: DeviceTable) -> str:
+    """What every user of CUDA opens is for all, as the driver makes it; a capability keeps the mode that the driver gave
+    it, since that mode is what it grants (nvidia-cap1, which configures MIG, is root's)."""
+    node = (devices.nodes or {}).get(need.path)
+    return "%04o" % node.mode if need.driver == CAPS and node is not None else "0666"
 
 
 def _is_exact(have: Entries, wanted: Wanted, devices: DeviceTable) -> bool:
@@ -159,11 +229,13 @@ def _is_exact(have: Entries, wanted: Wanted, devices: DeviceTable) -> bool:
     return all(rule.minor is not None for rule in there) if there else bool(wanted.gpus)
 
 
-def _number_rules(needed: Sequence[Need], exact: bool) -> Tuple[str, ...]:
+def _number_rules(needed: Sequence[Need], exact: bool, exact_cards: bool) -> Tuple[str, ...]:
+    """Rules by number. exact: they name minors; exact_cards: those of GPUs do, whatever the others do."""
     out: List[str] = []
     for need in needed:
         if need.major is not None:
-            minor = str(need.minor) if exact and need.minor is not None else "*"
+            by_minor = exact or need.driver == "drm" or exact_cards and need.driver == "nvidia"
+            minor = str(need.minor) if by_minor and need.minor is not None else "*"
             rule = "c %d:%s rwm" % (need.major, minor)
             if rule not in out:
                 out.append(rule)

@@ -15,6 +15,7 @@ from .rules import DevEntry, Mount, Rule, parse_dev, parse_mount, parse_rule
 ALLOW, DENY, MOUNT = "lxc.cgroup2.devices.allow", "lxc.cgroup2.devices.deny", "lxc.mount.entry"
 V1 = ("lxc.cgroup.devices.allow", "lxc.cgroup.devices.deny")
 DEV_KEY = re.compile(r"dev\d+\Z")
+_GPU = re.compile(r"/dev/nvidia\d+\Z")
 
 
 @dataclass(frozen=True)
@@ -23,13 +24,15 @@ class Access:
 
     free: every device is open without any of these rules (a container in a user namespace). everything: the rule that
     opens every device. opened: allow rules that count. denied: deny rules that count, which they do where everything
-    else is open; in a list of allow rules a deny only takes back an allow of exactly the same text.
+    else is open; in a list of allow rules a deny only takes back an allow of exactly the same text. cut: a rule took back all
+    that stood before it, and with it those that Proxmox VE makes of devN entries, which come first.
     """
 
     free: bool = False
     everything: Optional[Tuple[Line, Rule]] = None
     opened: Tuple[Tuple[Line, Rule], ...] = ()
     denied: Tuple[Rule, ...] = ()
+    cut: bool = False
 
 
 def access(rules: Sequence[Tuple[Line, Rule]], free: bool, rules_end_freedom: bool) -> Access:
@@ -43,12 +46,12 @@ def access(rules: Sequence[Tuple[Line, Rule]], free: bool, rules_end_freedom: bo
             if rule.everything:
                 now = Access(free, (line, rule))
             elif now.everything[1].wipes if now.everything else now.free and rules_end_freedom:
-                now = Access(False, None, ((line, rule),))
+                now = Access(False, None, ((line, rule),), cut=True)
             else:
                 now = replace(now, opened=now.opened + ((line, rule),),
                               denied=tuple(denied for denied in now.denied if not denied.same(rule)))
         elif rule.type == "a":
-            now = Access()
+            now = Access(cut=True)
         elif now.free or now.everything:
             now = replace(now, denied=now.denied + (rule,))
         else:
@@ -81,7 +84,7 @@ class Entries:
 
     def opens(self, path: str, major: Optional[int], minor: Optional[int]) -> bool:
         """Whether a process inside gets past the device cgroup to this node."""
-        if self.dev(path):
+        if self.dev(path) and not self.access.cut:
             return True
         if self.free or self.everything:
             return major is None or not any(rule.touches(major, minor) for rule in self.access.denied)
@@ -93,9 +96,9 @@ class Entries:
         return next(((line, entry) for line, entry in self.devs if entry.path == path and not entry.bad), None)
 
     def binds(self, path: str) -> Optional[Tuple[Line, Mount]]:
-        """The mount entry that shows a node of the host, itself or with its folder, inside."""
-        return next(((line, mount) for line, mount in self.mounts if mount.is_bind and
-                     (mount.source == path or path.startswith(mount.source.rstrip("/") + "/"))), None)
+        """The mount entry that shows a node of the host, itself or with its folder, at its own path inside. One GPU may
+        stand in the place of another."""
+        return next(((line, mount) for line, mount in self.mounts if mount.is_bind and _shows(mount, path)), None)
 
     def target(self, path: str) -> Optional[Tuple[Line, Mount]]:
         """The mount entry that makes something at this path inside, or fills the folder it is in."""
@@ -121,6 +124,14 @@ class Entries:
                      and rule.major is not None and is_nvidia_major(rule.major, devices))
 
 
+def _shows(mount: Mount, path: str) -> bool:
+    source = mount.source.rstrip("/")
+    if path != source and not path.startswith(source + "/"):
+        return False
+    inside = mount.target.rstrip("/") + path[len(source):]
+    return inside == path or bool(_GPU.match(path) and _GPU.match(inside))
+
+
 def is_nvidia_major(major: int, devices: DeviceTable) -> bool:
     """Whether a character major is NVIDIA's: 195 by registration, others by /proc/devices."""
     return major == 195 or any(name.startswith("nvidia") for name in devices.names.get(major, ()))
@@ -132,8 +143,9 @@ def entries(document: Document, lines: Sequence[Line]) -> Entries:
     keys = effective_keys(lines)
     devs = sorted((line for key, line in keys.items() if DEV_KEY.match(key)), key=lambda line: line.number)
     rules = tuple((line, parse_rule(line.value)) for line in raw if line.key in (ALLOW, DENY))
-    unprivileged = "unprivileged" in keys and truth(keys["unprivileged"].value) == "1" or any(
-        line.key in ("lxc.idmap", "lxc.id_map") for line in raw)
+    # Anything but a word for no is yes to Proxmox VE's Perl; a value of its own kind is warned about and kept.
+    unprivileged = "unprivileged" in keys and truth(keys["unprivileged"].value) != "0" or any(
+        line.key == "lxc.idmap" for line in raw)
     return Entries(
         devs=tuple((line, parse_dev(line.value)) for line in devs),
         mounts=tuple((line, parse_mount(line.value)) for line in raw if line.key == MOUNT),

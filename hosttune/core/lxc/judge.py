@@ -13,7 +13,7 @@ from .document import LXC, PENDING, Document, Line
 from .entries import ALLOW, DENY, Entries, entries
 from .needs import DEV, Need, Wanted, absent_gpus, is_concerned
 from .rules import parse_rule
-from .stale import NOBODY, OWNED, stale_rules
+from .stale import FOREIGN, NOBODY, OWNED, stale_rules
 
 
 def judge(document: Document, have: Entries, needed: Sequence[Need], wanted: Wanted, devices: DeviceTable,
@@ -118,6 +118,10 @@ def _stale(document: Document, have: Entries, devices: DeviceTable, concerned: b
         if rule.verdict == OWNED:
             status = FAIL if concerned else WARN
             summary = "rule `%s` opens %s, which owns %d now" % (rule.line.value, rule.owner, rule.major)
+        elif rule.verdict == FOREIGN:
+            fits = True
+            summary = "rule `%s` opens %s, which owns %d, and no entry passes such a device; it may be meant, and is kept" % (
+                rule.line.value, rule.owner, rule.major)
         elif rule.verdict == NOBODY:
             summary = "rule `%s` is for a number that nobody owns; the next driver may get it" % rule.line.value
         else:
@@ -179,9 +183,6 @@ def _dead(document: Document, have: Entries, subject: str) -> List[Finding]:
             dead([line], "no device has the number %d; the largest is %d" % (rule.major, LARGEST_MAJOR))
         elif line.key == DENY and not _denies(have, line):
             dead([line], "a deny rule only takes back an allow rule above it of exactly the same text")
-    for line, entry in have.devs:
-        if entry.bad:
-            dead([line], "Proxmox VE cannot read the entry: %s" % entry.bad)
     for line, mount in have.mounts:
         if mount.ignored:
             dead([line], mount.bad)
@@ -202,7 +203,12 @@ def _clashes(document: Document, have: Entries, subject: str) -> List[Finding]:
         other = [at for at, earlier in have.devs[:index] if earlier.path == entry.path]
         other += [at for at, mount in have.mounts if not mount.bad and (mount.target == entry.path or mount.is_bind
                   and entry.path.startswith(mount.target.rstrip("/") + "/"))]
-        if other and not entry.bad:
+        if entry.bad:  # the file may be read, saved and backed up with it; the start parses it again, and dies
+            out.append(finding("HT426", FAIL, subject, "%s keeps the container from starting: Proxmox VE cannot read it: %s"
+                               % (line.key, entry.bad), have=line.text, want="%s: /dev/..." % line.key,
+                               hint=_sync(subject) if is_nvidia_path(entry.path) else _by_hand(),
+                               evidence=(document.place(line),)))
+        elif other:
             out.append(finding("HT426", FAIL, subject, "%s and line %d both make %s: the container does not start"
                                % (line.key, other[0].number, entry.path), have=other[0].text, want="one of the two",
                                hint=_sync(subject, " --form dev") if is_nvidia_path(entry.path) else

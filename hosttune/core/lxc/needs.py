@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import List, Optional, Tuple
+from dataclasses import dataclass, field
+from typing import List, Mapping, Optional, Tuple
 
-from ..devices import CAPS, UVM, DeviceTable, driver_of, expected_minor, is_dynamic
+from ..devices import CAPS, DRM_MAJOR, UVM, DeviceTable, driver_of, expected_minor, is_dynamic
 from ..model import Refused
 from .document import LXC
 from .entries import Entries
@@ -22,15 +22,31 @@ CTL, UVM_NODE, UVM_TOOLS, CAPS_DIR = "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a container is declared to have. gpus: numbers N of /dev/nvidiaN, None for all that the host has, () for those
-    that its config names already. required: it shall not start without them. form: keep what is there, or dev, path,
-    number. caps: the nodes below /dev/nvidia-caps too (MIG). drop: majors that the owner says are stale."""
+    """What a container is declared to have.
+
+    gpus     numbers N of /dev/nvidiaN, and no others; None for all that the host has, () for those that its config names
+    required it shall not start without them
+    form     keep what is there, or dev, path, number
+    caps     the nodes below /dev/nvidia-caps too (MIG)
+    drop     majors that the owner says are stale; prune: so are those whose owner nobody can tell
+    dri      nodes of /dev/dri, by path
+    cpus     the CPUs that it shall be pinned to, as a list ("0-15,64-79"); "" says nothing of them
+    vms      {GPU number: "file:line"} of those that a virtual machine is given: never added
+    refused  EPERM was seen inside, so this unprivileged container needs rules like any other
+    serves   (engine, port) pairs that are declared to be served from it
+    """
 
     gpus: Optional[Tuple[int, ...]] = ()
     required: bool = False
     form: str = KEEP
     caps: bool = False
     drop: Tuple[int, ...] = ()
+    prune: bool = False
+    dri: Tuple[str, ...] = ()
+    cpus: str = ""
+    vms: Mapping[int, str] = field(default_factory=dict)
+    refused: bool = False
+    serves: Tuple[Tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
         if self.form not in FORMS:
@@ -55,7 +71,7 @@ class Need:
 
 def is_concerned(have: Entries, wanted: Wanted, devices: DeviceTable) -> bool:
     """Whether this container has, or shall have, anything of NVIDIA's. Others are never touched."""
-    return bool(wanted.gpus is None or wanted.gpus or have.nvidia_paths or have.hook
+    return bool(wanted.gpus is None or wanted.gpus or wanted.dri or have.nvidia_paths or have.hook
                 or have.nvidia_rules(devices) or have.nvidia_rules(devices, dead=True))
 
 
@@ -63,7 +79,8 @@ def gpu_numbers(have: Entries, wanted: Wanted, devices: DeviceTable) -> Tuple[in
     """The wanted GPUs as numbers. "All" means those that the config names where /dev was not looked at."""
     named = sorted(int(m.group(1)) for m in (re.match(r"/dev/nvidia(\d+)\Z", path) for path in have.nvidia_paths) if m)
     if wanted.gpus is None:
-        return devices.gpus() if devices.nodes is not None else tuple(named)
+        every = devices.gpus() if devices.nodes is not None else tuple(named)
+        return tuple(n for n in every if n not in wanted.vms)
     return tuple(sorted(set(wanted.gpus))) if wanted.gpus else tuple(named)
 
 
@@ -88,7 +105,7 @@ def needs(have: Entries, wanted: Wanted, devices: DeviceTable) -> Tuple[Need, ..
     if "/dev/nvidia-modeset" in have.nvidia_paths:
         paths.append("/dev/nvidia-modeset")
     out = [Need(path, driver_of(path), devices.major(driver_of(path)), expected_minor(path)) for path in paths]
-    return tuple(out + _caps(have, wanted, devices))
+    return tuple(out + _caps(have, wanted, devices) + _dri(wanted, devices))
 
 
 def _caps(have: Entries, wanted: Wanted, devices: DeviceTable) -> List[Need]:
@@ -103,6 +120,13 @@ def _caps(have: Entries, wanted: Wanted, devices: DeviceTable) -> List[Need]:
     if ruled or whole and not nodes:
         return [Need(CAPS_DIR, CAPS, major, None)]
     return [Need(path, CAPS, major, nodes.get(path)) for path in sorted(named | (set(nodes) if whole else set()))]
+
+
+def _dri(wanted: Wanted, devices: DeviceTable) -> List[Need]:
+    """The wanted nodes of /dev/dri that the host has: a graphics node that is not there keeps nobody from computing."""
+    nodes = devices.nodes or {}
+    return [Need(path, "drm", DRM_MAJOR, nodes[path].minor) for path in wanted.dri
+            if path in nodes and nodes[path].type == "char"]
 
 
 def form_of(have: Entries, wanted: Wanted, devices: DeviceTable, dialect: str) -> str:

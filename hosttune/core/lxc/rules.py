@@ -12,7 +12,8 @@ import re
 from dataclasses import dataclass
 from typing import Dict, Optional, Tuple
 
-_NUMBER = re.compile(r"([abc])[ \t](\*|\d+):(\*|\d+)[ \t](.*)\Z", re.DOTALL)
+_DIGITS = r"\*|[0-9]{1,10}"
+_NUMBER = re.compile(r"([abc])[ \t](%s):(%s)[ \t](.*)\Z" % (_DIGITS, _DIGITS), re.DOTALL)
 _DEV_PATH = re.compile(r"/dev/")
 _DOT_PART = re.compile(r"/\.\.?(?:/|\Z)")
 
@@ -114,13 +115,13 @@ def _why_bad(value: str) -> str:
         return "no blank follows the type"
     if re.match(r".[ \t]{2}", value) or re.match(r".[ \t]\S+[ \t]{2}", value):
         return "two blanks in a row: exactly one separates the fields"
-    if not re.match(r".[ \t](\*|\d+):(\*|\d+)", value):
+    if not re.match(r".[ \t](%s):(%s)(?![0-9])" % (_DIGITS, _DIGITS), value):
         return "the device is not MAJOR:MINOR in decimal digits or *"
     return "the access letters (rwm) are missing"
 
 
 def _unquote(value: str) -> str:
-    value = value.strip()
+    value = value.strip(" \t\r\f\v")
     if len(value) >= 2 and value[0] in "'\"" and value[-1] == value[0]:
         return value[1:-1]
     return value
@@ -156,7 +157,7 @@ def parse_dev(value: str) -> DevEntry:
 def _bad_dev(path: str, options: Dict[str, str]) -> str:
     if not _DEV_PATH.match(path) or _DOT_PART.search(path):
         return "%r is no device path: it must start with /dev/ and hold no . or .. parts" % path
-    patterns = {"mode": r"0[0-7]{3}", "uid": r"\d+", "gid": r"\d+", "deny-write": r"[01]|on|off|yes|no|true|false"}
+    patterns = {"mode": r"0[0-7]{3}", "uid": r"[0-9]+", "gid": r"[0-9]+", "deny-write": r"[01]|on|off|yes|no|true|false"}
     for key, text in options.items():
         if key not in patterns:
             return "%r is no option of a device entry (path, mode, uid, gid, deny-write)" % key
@@ -186,7 +187,9 @@ class Mount:
 
 def parse_mount(value: str) -> Mount:
     """fstab fields: source, target (relative to the container's root), type, options, and two numbers at will."""
-    fields = [re.sub(r"\\([0-7]{3})", lambda m: chr(int(m.group(1), 8)), part) for part in _unquote(value).split()]
+    # Blanks and tabs only, as getmntent(3) does: a no-break space, pasted from a web page, is part of a name.
+    parts = [part for part in re.split(r"[ \t]+", _unquote(value)) if part]
+    fields = [re.sub(r"\\([0-7]{3})", lambda m: chr(int(m.group(1), 8)), part) for part in parts]
     if len(fields) < 4:
         return Mount(bad="it has %d of the 4 fields source, target, type, options" % len(fields), fatal=True)
     source, target, kind, options = fields[0], fields[1], fields[2], tuple(fields[3].split(","))

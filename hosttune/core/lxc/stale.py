@@ -17,13 +17,16 @@ from .entries import ALLOW, Entries
 from .needs import uvm_is_loaded
 from .rules import Rule
 
-OWNED, NOBODY, UNKNOWN = "owned", "nobody", "unknown"
+OWNED, NOBODY, UNKNOWN, FOREIGN = "owned", "nobody", "unknown", "foreign"
+_GIVEN_ON_PURPOSE = ("apex", "kfd", "accel", "habanalabs", "qaic", "xclmgmt", "dvb", "cec", "ttyUSB", "ttyACM", "usb", "tun")
+"""Drivers whose devices people give to containers: a rule for such a number is somebody's intent, whatever it was once."""
 
 
 @dataclass(frozen=True)
 class Stale:
     """A stale rule. verdict: owned (by another driver: `owner`), nobody (and every other device of the config is
-    accounted for, so it was NVIDIA's), unknown (`suspects` might be what it is for: it is kept)."""
+    accounted for, so it was NVIDIA's), unknown (`suspects` might be what it is for: kept unless it is to be pruned),
+    foreign (its owner's devices are ones that people give to containers: never touched unless it is named)."""
 
     line: Line
     rule: Rule
@@ -45,7 +48,8 @@ def stale_rules(have: Entries, devices: DeviceTable) -> Tuple[Stale, ...]:
         if any(is_gpu_driver(name) for name in names) or _is_for(have, major, names, devices):
             continue
         if names:
-            out.append(Stale(line, rule, major, OWNED, devices.owner(major)))
+            meant = any(name.startswith(_GIVEN_ON_PURPOSE) for name in names)
+            out.append(Stale(line, rule, major, FOREIGN if meant else OWNED, devices.owner(major)))
         elif suspects:
             out.append(Stale(line, rule, major, UNKNOWN, suspects=suspects))
         elif not uvm_is_loaded(devices):
