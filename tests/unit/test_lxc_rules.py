@@ -22,7 +22,8 @@ def test_which_rules_open_511_0(value: str, opens: bool) -> None:
 @pytest.mark.parametrize(("value", "why"), [
     ("c  511:* rwm", "two blanks"), ("c 511:*  rwm", "two blanks"), ("c 511:* rw # x", "text follows fewer than three"),
     ("c 511:* rx", "'x' is no access letter"), ("C 1:1 rwm", "lower case"), ("c 511 rwm", "not MAJOR:MINOR"),
-    ("c511:* rwm", "no blank follows"), ("c 511:*", "access letters (rwm) are missing"),
+    ("c511:* rwm", "no blank follows"), ("c\u00a0511:* rwm", "no blank follows"),
+    ("c \u0665\u0661\u0661:* rwm", "decimal digits"), ("c %s:* rwm" % ("9" * 5000), "decimal digits"), ("c 511:*", "access letters (rwm) are missing"),
     ("/dev/nvidia0", "access letters (rwm) are missing"),
 ])
 def test_a_rule_that_lxc_skips_says_why(value: str, why: str) -> None:
@@ -61,6 +62,7 @@ def test_mount_entries() -> None:
     mount = parse_mount("/dev/serial/by-id  dev/serial/by-id\tnone bind,optional,create=dir 0 0")
     assert (mount.source, mount.target, mount.is_bind, mount.bad) == ("/dev/serial/by-id", "/dev/serial/by-id", True, "")
     assert parse_mount("/dev/my\\040disk dev/d none bind").source == "/dev/my disk"
+    assert parse_mount("/dev/nvidia0\u00a0dev/nvidia0 none bind").fatal, "a no-break space separates nothing"
     absolute = parse_mount("/dev/nvidia0 /dev/nvidia0 none bind")
     assert absolute.ignored and not absolute.is_bind, "LXC skips an absolute target silently"
     assert parse_mount("/dev/nvidia0 dev/nvidia0").fatal
