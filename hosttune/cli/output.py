@@ -38,11 +38,11 @@ class Output:
         report = replace(
             report, findings=findings, version=__version__, duration_ms=int((time.time() - self.started) * 1000)
         )
-        coloured = self._coloured(sys.stderr if err else sys.stdout)
-        click.echo(self._text(report, coloured), nl=False, err=err, color=coloured)
+        colours = self.format == "text" and coloured(self.colour, sys.stderr if err else sys.stdout)
+        click.echo(self._text(report, colours), nl=False, err=err, color=colours)
         return exit_code(report, self.strict)
 
-    def _text(self, report: Report, coloured: bool) -> str:
+    def _text(self, report: Report, colours: bool) -> str:
         if self.format == "json":
             from ..render import as_json
 
@@ -53,19 +53,20 @@ class Output:
             return junit.render(report)
         from ..render import text
 
-        return text.render(report, coloured, self.ascii or not _utf8(), self.verbose)
-
-    def _coloured(self, stream: TextIO) -> bool:
-        if self.format != "text":
-            return False
-        if self.colour != "auto":
-            return self.colour == "always"
-        if os.environ.get("NO_COLOR"):
-            return False
-        return bool(os.environ.get("FORCE_COLOR")) or stream.isatty() and os.environ.get("TERM") != "dumb"
+        return text.render(report, colours, self.ascii or not utf8(), self.verbose)
 
 
-def _utf8() -> bool:
+def coloured(choice: str, stream: TextIO) -> bool:
+    """Whether colours shall be written there. choice: auto, always or never; NO_COLOR and FORCE_COLOR decide under auto."""
+    if choice != "auto":
+        return choice == "always"
+    if os.environ.get("NO_COLOR"):
+        return False
+    return bool(os.environ.get("FORCE_COLOR")) or stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def utf8() -> bool:
+    """Whether stdout takes characters beyond ASCII."""
     return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
 
 

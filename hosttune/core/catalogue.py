@@ -2,7 +2,7 @@
 """Every finding id: never reused, never renumbered. Each has a page docs/findings/HTnnn.md (a test holds it).
 
 1xx kernel, memory, CPU · 2xx PCIe, IOMMU · 300-349 GPU and kernel module · 350-399 libraries, environment, CUDA calls ·
-4xx containers and device permission · 5xx storage, models · 6xx systemd, NCCL · 8xx benchmark · 9xx hosttune itself.
+4xx containers and device permission · 5xx storage, models · 6xx systemd, NCCL · 7xx the next boot · 8xx benchmark · 9xx hosttune itself.
 """
 
 from __future__ import annotations
@@ -64,6 +64,14 @@ CATALOGUE: Dict[str, Entry] = {
     "HT428": Entry("lxc-config-refused", "correctness", "the config file may be edited now"),
     "HT429": Entry("lxc-devices-open", "correctness", "every node opens inside the container and the GPUs count right"),
     "HT430": Entry("lxc-not-running", "correctness", "the container runs"),
+    "HT431": Entry("lxc-include-unread", "hygiene", "no included file names devices that hosttune does not see"),
+    "HT432": Entry("lxc-undeclared-gpu", "security", "the container is given the GPUs that are declared, and no others"),
+    "HT433": Entry("lxc-gpu-of-vm", "correctness", "no GPU of the container is given to a virtual machine"),
+    "HT434": Entry("lxc-start-needs-nodes", "correctness", "a missing node does not keep the container from starting"),
+    "HT435": Entry("lxc-cpus-astray", "performance", "the container's CPUs are on the NUMA node of its GPUs"),
+    "HT436": Entry("lxc-docker-inside", "correctness", "Docker inside the container can pass the GPUs on"),
+    "HT437": Entry("lxc-cuda-starts", "correctness", "after a change, CUDA starts inside and counts the declared GPUs"),
+    "HT438": Entry("lxc-unprivileged-refused", "correctness", "an unprivileged container opens its nodes without a rule"),
     "HT501": Entry("model-not-staged", "performance", "every declared model is in memory"),
     "HT502": Entry("model-not-whole", "correctness", "every staged model is whole, and what its source holds"),
     "HT503": Entry("model-does-not-fit", "correctness", "memory has room for every declared model"),
@@ -71,6 +79,18 @@ CATALOGUE: Dict[str, Entry] = {
     "HT505": Entry("models-not-in-container", "correctness", "the container sees the staged models at /srv/models"),
     "HT506": Entry("model-source", "correctness", "the source of every declared model is here and whole"),
     "HT507": Entry("models-not-mounted", "correctness", "hosttune's tmpfs for models is mounted, now and at the next boot"),
+    "HT701": Entry("next-boot-kernel", "correctness", "it is known which kernel boots next"),
+    "HT702": Entry("next-boot-module", "correctness", "the next kernel has nvidia modules that fit the GPUs"),
+    "HT703": Entry("next-boot-signature", "correctness", "the next kernel takes the nvidia module's signature"),
+    "HT704": Entry("next-boot-initramfs", "correctness", "the next kernel's initramfs is there and up to date"),
+    "HT705": Entry("next-boot-gpu-owner", "correctness", "no other driver takes the GPUs at the next boot"),
+    "HT706": Entry("next-boot-nodes", "correctness", "the device nodes are made before guests start"),
+    "HT707": Entry("next-boot-major", "correctness", "no file holds a device number that the next boot may change"),
+    "HT708": Entry("next-boot-libraries", "correctness", "driver libraries are those of the module that will load"),
+    "HT709": Entry("next-boot-container-start", "correctness", "nothing that a container needs to start will be missing"),
+    "HT710": Entry("next-boot-model", "performance", "each declared model comes back after the next boot"),
+    "HT711": Entry("next-boot-setting", "performance", "each declared setting holds after the next boot"),
+    "HT712": Entry("next-boot-packages", "correctness", "driver and kernel packages are settled"),
     "HT800": Entry("bench-result", "correctness", "each configuration of a benchmark plan has a valid result"),
     "HT801": Entry("bench-request-failed", "correctness", "every request of a benchmark is answered"),
     "HT802": Entry("bench-stream-broken", "correctness", "no stream carries an error or breaks off"),
@@ -96,6 +116,7 @@ CATALOGUE: Dict[str, Entry] = {
     "HT904": Entry("no-python-inside", "correctness", "the container has Python 3.9 or newer"),
     "HT905": Entry("asked-unprotected", "hygiene", "CUDA was asked without letting it repair nodes"),
     "HT907": Entry("command-missing", "correctness", "the hosttune command is on the machine where its work needs it"),
+    "HT910": Entry("gpus-cross-numa-node", "performance", "the GPUs of one engine lie on one NUMA node"),
     "HT906": Entry("interrupted-change", "hygiene", "no change of hosttune was cut short"),
 }
 

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""hosttune topo: the machine as a picture."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+import click
+
+from ..core import gpu_groups, topology
+from ..core.host import digest, read_or_none
+from ..core.live import LiveHost
+from ..core.model import WARN, Finding, Refused, as_dict
+from .output import coloured, utf8
+from .replay import host_of, replay_option
+
+SCHEMA = "hosttune.topology/1"
+
+
+@click.command(name="topo")
+@click.option("--gpus", metavar="SET", help="Mark this set, and say whether it crosses NUMA nodes: 0-3, 0,2 or numa:0.")
+@click.option("--svg", type=click.Path(dir_okay=False), metavar="FILE", help="Draw it into this file, too.")
+@click.option("-o", "--output", "format_", type=click.Choice(["text", "json"]), default="text", help="How to print.")
+@click.option("--strict", is_flag=True, help="A set that crosses NUMA nodes makes the exit code 1.")
+@click.option("--color", "colour", type=click.Choice(["auto", "always", "never"]), default="auto")
+@click.option("--ascii", "ascii_", is_flag=True, help="No character beyond ASCII.")
+@replay_option
+def command(
+    gpus: str | None, svg: str | None, format_: str, strict: bool, colour: str, ascii_: bool, replay: str | None
+) -> int:
+    """Sockets, NUMA nodes, PCIe ports and switches, and the GPUs, NICs and NVMe drives below them, with their links; the ways
+    between GPUs, and the groups for tensor parallelism that they imply. Reads /sys and /proc alone. Changes nothing.
+    """
+    machine = topology.see(host_of(replay))
+    if not machine.nodes and not machine.devices:
+        why = "; ".join("%s: %s" % both for both in machine.unknown[:3])
+        raise Refused("no NUMA node and no PCI device can be seen%s" % (" (%s)" % why if why else ""), replay or "/sys")
+    chosen = gpu_groups.choose(machine, gpus) if gpus is not None else ()
+    found = [gpu_groups.crossing(machine, chosen)] if chosen else []
+    if svg:
+        _draw(svg, machine, chosen, found)
+    if format_ == "json":
+        click.echo(json.dumps(_data(machine, chosen, found), indent=2))
+    else:
+        from ..render import topo_text
+
+        shown = topo_text.render(machine, chosen, found, coloured(colour, sys.stdout), ascii_ or not utf8())
+        click.echo(shown, nl=False, color=True)
+    return int(strict and any(f.status == WARN for f in found))
+
+
+def _draw(path: str, machine: topology.Topology, chosen: tuple[int, ...], found: list[Finding]) -> None:
+    """A picture is made anew each time: an older one of that name is replaced whole; what is no picture is not."""
+    from ..render.topo_svg import render
+
+    folder = os.path.dirname(os.path.abspath(path))
+    if not os.path.isdir(folder):
+        raise Refused("there is no such folder", folder)
+    host = LiveHost()
+    old = read_or_none(host, path)
+    if old and "<svg" not in old[:1000]:
+        raise Refused("there is another file of that name, and it is no SVG", path, "name another")
+    data = render(machine, chosen, found).encode()
+    host.replace(path, data, None if old is None else digest(old.encode("utf-8", "surrogateescape")))
+    click.echo("drawn in %s" % path, err=True)
+
+
+def _data(machine: topology.Topology, chosen: tuple[int, ...], found: list[Finding]) -> dict[str, Any]:
+    """The document: nodes, bridges, devices, ways between GPUs, groups, and what is said of the chosen set."""
+    plain: dict[str, Any] = as_dict(machine)
+    words = gpu_groups.paths(machine)
+    numbers = [gpu.number for gpu in machine.gpus if gpu.number is not None]
+    return {
+        "schema": SCHEMA,
+        **plain,
+        "unknown": [{"path": where, "why": why} for where, why in machine.unknown],
+        "paths": {str(a): {str(b): words[a, b] for b in numbers} for a in numbers},
+        "p2p": "unknown",
+        "groups": as_dict(gpu_groups.groups(machine)),
+        "chosen": list(chosen),
+        "findings": as_dict(found),
+    }
