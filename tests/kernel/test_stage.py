@@ -24,7 +24,7 @@ from tests.kernel import mission
 from tests.kernel.conftest import MakeContainer
 from tests.kernel.container import REPOSITORY
 from tests.kernel.view import mount, scratch, unmount
-from tests.unit.stage_models import cached, contents, plain, read_back
+from tests.unit.stage_models import COMMIT, GGUF, cached, contents, plain, read_back
 
 MOUNT = Path(manifest.MOUNT)
 FILES = {**contents(shards=3), "a b\nc/\u00e4.json": b"{}", "sub/empty.txt": b""}
@@ -103,7 +103,7 @@ def test_mount_has_what_this_kernel_takes(model: Path) -> None:
 def test_large_file_lies_in_huge_pages() -> None:
     if not Path(tmpfs.THP).exists():
         pytest.skip("this kernel has no huge pages for shared memory")
-    files = {"m.gguf": b"GGUF" + os.urandom(1 << 20) * 40}
+    files = {"m.gguf": GGUF + os.urandom(1 << 20) * 40}
     bring("huge", plain(scratch("model"), files))
     with (MOUNT / "huge/m.gguf").open("rb") as f, mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ) as view:
         assert view[:: 1 << 20]
@@ -124,7 +124,7 @@ def test_older_kernel_that_refuses_an_option_gets_the_mount_without_it(model: Pa
 def test_second_model_enlarges_the_mount_and_keeps_its_flags(model: Path) -> None:
     bring("tiny", model)
     before = tmpfs.see(LiveHost()).mounted
-    files = {"m.gguf": b"GGUF" + bytes(200 << 20)}
+    files = {"m.gguf": GGUF + os.urandom(1 << 20) * 200}
     done = bring("second", plain(scratch("second"), files))
     after = tmpfs.see(LiveHost()).mounted
     assert before and after and after.size > before.size and ids(done, "fail", "error") == set()
@@ -257,10 +257,13 @@ def test_verify_finds_one_wrong_byte_under_the_right_size_and_time(model: Path) 
 
 
 def test_model_that_cannot_fit_is_refused_with_the_sum_before_anything_is_made() -> None:
-    folder = scratch("giant")
-    (folder / "config.json").write_text("{}")
-    (folder / "m.gguf").touch()
-    os.truncate(folder / "m.gguf", 1 << 44)
+    folder = scratch("hub") / "models--org--giant/snapshots" / COMMIT
+    folder.mkdir(parents=True)
+    blob = folder.parent.parent / "blobs" / ("f" * 64)  # where the hub's hash is known, only the copy itself reads it
+    blob.parent.mkdir()
+    blob.write_bytes(GGUF)
+    os.truncate(blob, 1 << 44)
+    (folder / "m.gguf").symlink_to(blob)
     door = LiveHost()
     done = declared.bring(door, Profile(), "giant", str(folder))
     (found,) = done.findings
@@ -330,7 +333,7 @@ def test_what_is_mapped_is_neither_dropped_nor_replaced(model: Path) -> None:
     with shard.open("rb") as f, mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ):
         with pytest.raises(Refused, match="in use by pid %d" % os.getpid()):
             status.drop(LiveHost(), "tiny")
-        (model / "config.json").write_bytes(b"{}")
+        (model / "config.json").write_bytes(b'{"architectures": ["Other"]}')
         with pytest.raises(Refused, match="in use by"):
             bring("tiny", model)
         assert shard.exists() and Path(manifest.manifest_path("tiny")).exists()

@@ -28,6 +28,7 @@ PAST_THE_DOOR = {
     "core/stage/chunks.py": "hashes them",
     "core/stage/together.py": "counts the CPUs that may copy them",
     "core/stage/folders.py": "makes and thins out folders for them",
+    "core/stage/contents.py": "finds holes and zeros in weights, at offsets that no question of the door has",
     "bench/results.py": "keeps results for whoever runs a benchmark, not settings of the machine",
     "cli/streams.py": "gives a closed standard stream a place",
     "cli/__init__.py": "the same, when nobody reads what is printed",

@@ -1,54 +1,73 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where a model comes from: a local directory, or a snapshot in a Hugging Face cache (links into blobs).
 
-`hf:REPO@REVISION` means that revision in a cache on this machine, if it is there; nothing is downloaded. Only links that
-stay inside the source (for a snapshot: inside its cache) are followed: root copies, everyone may read the copy, so a link
-to /etc/shadow in somebody's folder must not publish it.
+`hf:REPO@REVISION` means that revision in a cache on this machine; hosttune/hub.py brings it there. `ssh:HOST:DIRECTORY` is a
+directory of another machine: over_ssh.py looks at it, by running this very file there. Only links that stay inside the source
+(for a snapshot: inside its cache) are followed: root copies, everyone may read the copy, so a link to /etc/shadow in
+somebody's folder must not publish it.
 """
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 from dataclasses import dataclass
-from typing import List, Mapping, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..host import Host, errname, list_or_empty, read_or_none
 from ..model import Refused
 
 LINKS_FOLLOWED = 40
 """As the kernel: MAXSYMLINKS in include/linux/namei.h."""
+LOCAL = "/.cache/huggingface"
+"""Where huggingface_hub keeps its notes of a local_dir download."""
 SKIPPED_FOLDERS = (".git", ".cache", ".huggingface")
 """Bookkeeping of the tools that brought the files (git; huggingface_hub's local_dir), no part of the model."""
 _UNFINISHED = re.compile(r".+\.(incomplete|aria2|part|partial|crdownload|tmp)\Z|\..+\.[A-Za-z0-9]{6}\Z")
 """Downloads that have not ended: huggingface_hub, aria2, browsers; `.name.XXXXXX` is rsync's."""
 _SNAPSHOT = re.compile(r"(?P<cache>.*)/models--[^/]+/snapshots/(?P<commit>[0-9a-f]{40})\Z", re.DOTALL)
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
+_SHA1 = re.compile(r"[0-9a-f]{40}\Z")
 _HUB = re.compile(r"hf:(?P<repo>[^@\s]+)@(?P<revision>\S+)\Z")
+AGAIN = "download it again, or name another directory with --source"
+
+
+class NotWhole(Refused):
+    """What is there is no whole model. code: the rule that says so (whole.py)."""
+
+    def __init__(self, code: str, what: str, where: str = "", way_out: str = "") -> None:
+        self.code = code
+        super().__init__(what, where, way_out)
 
 
 @dataclass(frozen=True)
 class File:
-    """One file. path: relative to the model. source: its real path. mtime: seconds. sha256: of its content where the
-    cache knows it (the blob's name is the hub's ETag: 64 hex digits for a large file), else ""."""
+    """One file. path: relative to the model. source: its real path. mtime: seconds. sha256: of its content where the hub's
+    own is known (its ETag, by which a cache names the blob: 64 hex digits for a large file), else "". git: the same for a
+    small file, 40 hex digits: sha1 of "blob SIZE", a zero byte and the content."""
 
     path: str
     source: str
     size: int
     mtime: float
     sha256: str = ""
+    git: str = ""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A model's files. spec: as declared. folder: real path. root: no file lies outside it. revision: commit or ""."""
+    """A model's files. spec: as declared. folder: real path. root: no file lies outside it. revision: commit or "".
+    unfinished: a download into the same cache that has not ended, "" for none. machine: where it is, "" for here."""
 
     spec: str
     folder: str
     root: str
     files: Tuple[File, ...]
     revision: str = ""
+    unfinished: str = ""
+    machine: str = ""
 
     @property
     def size(self) -> int:
@@ -71,13 +90,21 @@ def locate(host: Host, spec: str, caches: Sequence[str]) -> str:
     hub = _HUB.match(spec)
     if hub:
         return _snapshot(host, hub["repo"], hub["revision"], caches)
-    if spec.startswith("ssh:"):
-        machine, _, folder = spec[len("ssh:"):].partition(":")
-        raise Refused("hosttune does not copy from other machines yet", spec,
-                      "rsync -a %s:%s/ /a/local/directory/, and name that directory as the source" % (machine, folder))
     if not spec.startswith("/"):
         raise Refused("the source %r is no absolute path, hf:REPO@REVISION or ssh:HOST:DIRECTORY" % spec, "source")
     return spec
+
+
+def hub_of(spec: str) -> Optional[Tuple[str, str]]:
+    """(repository, revision) of hf:REPO@REVISION, None for another source."""
+    hub = _HUB.match(spec)
+    return (hub["repo"], hub["revision"]) if hub else None
+
+
+def ssh_of(spec: str) -> Optional[Tuple[str, str]]:
+    """(machine, directory) of ssh:HOST:/DIRECTORY, None for another source."""
+    machine, colon, folder = spec[len("ssh:"):].partition(":/")
+    return (machine, "/" + folder) if spec.startswith("ssh:") and colon and machine else None
 
 
 def _snapshot(host: Host, repo: str, revision: str, caches: Sequence[str]) -> str:
@@ -90,8 +117,7 @@ def _snapshot(host: Host, repo: str, revision: str, caches: Sequence[str]) -> st
         if commit and re.match(r"[0-9a-f]{40}\Z", commit) and list_or_empty(host, "%s/snapshots/%s" % (folder, commit)):
             return "%s/snapshots/%s" % (folder, commit)
     where = ", ".join(caches) or "no cache"
-    raise Refused("%s at revision %s is not in the Hugging Face cache here, and hosttune does not download yet"
-                  % (repo, revision), where, get)
+    raise NotWhole("NO_SNAPSHOT", "%s at revision %s is not in the Hugging Face cache here" % (repo, revision), where, get)
 
 
 def read(host: Host, spec: str, caches: Sequence[str] = ()) -> Source:
@@ -100,14 +126,55 @@ def read(host: Host, spec: str, caches: Sequence[str] = ()) -> Source:
     try:
         folder = real_path(host, named)
         if host.lstat(folder).type != "dir":
-            raise Refused("the source is no directory", named, "name the directory that holds config.json")
+            raise NotWhole("NO_SNAPSHOT", "the source is no directory", named, "name the directory that holds config.json")
         snapshot = _SNAPSHOT.match(folder)
         root = snapshot["cache"] if snapshot else folder
-        files = tuple(_walk(host, folder, root, "", (folder,)))
+        files = tuple(_with_local_hashes(host, folder, _walk(host, folder, root, "", (folder,))))
+        unfinished = _unfinished(host, folder.rpartition("/snapshots/")[0] + "/blobs") if snapshot else ""
     except OSError as e:
-        raise Refused("the source cannot be read: %s" % _words(e), e.filename or named,
+        raise NotWhole("NO_SNAPSHOT", "the source cannot be read: %s" % _words(e), e.filename or named,
                       "is its file system mounted? ls -lL %s" % named)
-    return Source(spec, folder, root, files, snapshot["commit"] if snapshot else "")
+    return Source(spec, folder, root, files, snapshot["commit"] if snapshot else _local_commit(host, folder), unfinished)
+
+
+def listing(host: Host, source: Source) -> Dict[str, Dict[str, Any]]:
+    """trees/COMMIT.json, which huggingface_hub writes since 1.22 beside a snapshot, or below .cache of a local_dir: path ->
+    {size, blob_id, and for a large file lfs_size, lfs_sha256}. {} when there is none."""
+    snapshot = "/snapshots/" in source.folder
+    top = source.folder.rpartition("/snapshots/")[0] if snapshot else source.folder + LOCAL
+    text = read_or_none(host, "%s/trees/%s.json" % (top, source.revision)) if source.revision else None
+    try:
+        rows = json.loads(text)["files"] if text else {}
+        return {str(name): row for name, row in rows.items() if isinstance(row, dict)}
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return {}
+
+
+def _local_commit(host: Host, folder: str) -> str:
+    """The revision of a local_dir download: the only list that is there. "" when there is none, or several."""
+    names = [n[: -len(".json")] for n in list_or_empty(host, folder + LOCAL + "/trees") if n.endswith(".json")]
+    return names[0] if len(names) == 1 and _SHA1.match(names[0]) else ""
+
+
+def _with_local_hashes(host: Host, folder: str, files: List[File]) -> List[File]:
+    """The hashes that huggingface_hub noted for a local_dir: three lines a file, commit, ETag, time; it trusts them itself
+    only if the file is not younger than that time."""
+    if not list_or_empty(host, folder + LOCAL + "/download"):
+        return files
+    out = []
+    for file in files:
+        lines = (read_or_none(host, "%s%s/download/%s.metadata" % (folder, LOCAL, file.path)) or "").splitlines()
+        try:
+            noted = lines[1] if len(lines) == 3 and file.mtime - 1 <= float(lines[2]) else ""
+        except ValueError:
+            noted = ""
+        sha256, git = file.sha256 or (noted if _SHA256.match(noted) else ""), file.git or (noted if _SHA1.match(noted) else "")
+        out.append(File(file.path, file.source, file.size, file.mtime, sha256, git))
+    return out
+
+
+def _unfinished(host: Host, blobs: str) -> str:
+    return next(("%s/%s" % (blobs, name) for name in list_or_empty(host, blobs) if name.endswith(".incomplete")), "")
 
 
 def real_path(host: Host, path: str) -> str:
@@ -151,9 +218,12 @@ def _walk(host: Host, folder: str, root: str, prefix: str, above: Tuple[str, ...
         elif stat.type != "file":
             raise Refused("neither a file nor a folder (%s)" % stat.type, at, "remove it, or name another source")
         elif _UNFINISHED.match(name):
-            raise Refused("a download has not ended", at, "let it end, or remove that file if nothing writes to it any more")
+            raise NotWhole("PARTIAL", "a download has not ended", at,
+                           "let it end, or remove that file if nothing writes to it any more")
         else:
-            out.append(File(path, at, stat.size, stat.mtime, _known_digest(blob)))
+            known = _known_digest(blob)
+            out.append(File(path, at, stat.size, stat.mtime, known if _SHA256.match(known) else "",
+                            known if _SHA1.match(known) else ""))
     return out
 
 
@@ -162,16 +232,16 @@ def _follow(host: Host, link: str, root: str) -> str:
         at = real_path(host, link)
     except OSError as e:
         to = "a link to nothing (%s)" % host.readlink(link) if e.errno == errno.ENOENT else "a link in a circle"
-        raise Refused(to, link, "download that file again: the cache kept the link and lost what it points to")
+        raise NotWhole("DANGLING", to, link, "download that file again: the cache kept the link and lost what it points to")
     if not (at + "/").startswith(root.rstrip("/") + "/"):
-        raise Refused("a link that leaves the source, to %s" % at, link,
+        raise NotWhole("DANGLING", "a link that leaves the source, to %s" % at, link,
                       "put the file itself there: all that is staged can be read by everyone")
     return at
 
 
 def _known_digest(link: str) -> str:
     folder, _, name = link.rpartition("/")
-    return name if folder.endswith("/blobs") and _SHA256.match(name) else ""
+    return name if folder.endswith("/blobs") else ""
 
 
 def _words(e: OSError) -> str:

@@ -1,104 +1,149 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Is a source a whole model? Asked from directory entries, JSON files and safetensors headers, never from weights.
+"""Is a source a whole model? From names, sizes, small files, headers and a few samples, never from all of the weights.
 
 A wiped cache keeps its directories, links and index; `snapshot_download` offline then still gives the path as if all were
-well. So each shard that the index names must be there, and each must be as long as its header says.
+well. So each rule below has a word of its own (`NotWhole.code`), and each is told with the one file that is wrong:
+
+EMPTY       it holds config.json (params.json beside Mistral's own weights; nothing beside GGUF) and weights
+PARTIAL     no download is under way or was cut short          LFS_POINTER  no file is what git leaves without LFS
+JSON        what engines parse can be parsed                   INDEX        all shards are there, and all tensors in them
+HEADER      each file is as long as its header says            SIZE         each is as long as the hub says
+HOLES       none is sparse or filled with zeros                HASH         small files are what the hub calls them
+TOKENIZER   a text model has one                               MATCH        config and weights are of one model
+
+A link to nothing, a missing snapshot and whatever is no file are refused where the source is read (source.py): NO_SNAPSHOT,
+DANGLING. What is odd and may be right is a Doubt, told and not refused. Room for it is judged by add.py (SPACE), and the bytes
+themselves while they are copied (HASH).
 """
 
 from __future__ import annotations
 
-import json
-from typing import Any, Dict
+import hashlib
+import re
+from typing import Dict, Mapping, Tuple
 
 from ..host import Host, read_or_none
-from ..model import Refused
-from .source import File, Source
+from ..live import LiveHost
+from . import agreement, contents, header, shards
+from .candidate import JSON_LIMIT, WEIGHTS, Candidate, Doubt
+from .header import Tensor
+from .source import AGAIN, File, NotWhole, Source, listing
 
-WEIGHTS = (".safetensors", ".gguf", ".bin", ".pt", ".pth")
-HEADER_LIMIT = 100_000_000
-"""Bytes: what the safetensors library takes at most."""
-_JSON_LIMIT = 64 << 20
-_POINTER = b"version https://git-lfs"
+POINTER = b"version https://git-lfs"
+SMALL = 16 << 20
+"""Bytes up to which a file is read for its git hash."""
+COMPRESSING = ("zfs", "btrfs", "bcachefs")
+"""File systems that make a hole of zeros by themselves: there a hole is no sign of a part that never came."""
 
 
-def refuse_unless_whole(host: Host, source: Source) -> None:
-    """Refused with the first thing that is missing or wrong."""
-    files = {file.path: file for file in source.files}
-    weights = [file for file in source.files if file.path.endswith(WEIGHTS)]
-    again = "download it again, or name another directory with --source"
-    if not files:
-        raise Refused("the directory holds no files", source.folder, again)
-    if not weights:
-        raise Refused("this is no model: none of its %d files holds weights (%s)" % (len(files), ", ".join(WEIGHTS)),
-                      source.folder, again)
-    if not any(file.path.endswith(".gguf") for file in weights) and "config.json" not in files:
-        raise Refused("config.json is missing", source.folder, again)
-    for file in source.files:
-        if file.size == 0 and file in weights:
-            raise Refused("the file is empty", file.source, again)
-        if file in weights and file.size < 1024 and host.read_bytes(file.source, 64).startswith(_POINTER):
-            raise Refused("a Git LFS pointer stands in place of the weights", file.source,
-                          "git lfs pull, in that directory")
-    if "config.json" in files:
-        _json(host, files["config.json"], again)
-    for path, file in files.items():
-        if path.endswith(".index.json"):
-            _check_index(_json(host, file, again), file, files, again)
-    _check_tree(host, source, files, again)
-    for file in weights:
+def refuse_unless_whole(host: Host, source: Source) -> Tuple[Doubt, ...]:
+    """Refused (NotWhole) with the first thing that is missing or wrong; what is odd, else. Raises OSError."""
+    model = Candidate(host, source, {file.path: file for file in source.files})
+    _not_empty(model)
+    _no_pointer(model)
+    _as_listed(model)
+    agreement.parsed(model)
+    for file in model.weights:
         if file.path.endswith(".safetensors"):
-            _check_header(host, file, again)
+            model.tensors[file.path] = _header(host, file)
+        elif file.path.endswith(".gguf"):
+            _gguf(host, file)
+    shards.complete(model)
+    agreement.tokenizer(model)
+    agreement.match(model)
+    _no_holes(model)
+    return tuple(model.doubts)
 
 
-def _json(host: Host, file: File, again: str) -> Dict[str, Any]:
-    try:
-        data = json.loads(host.read_bytes(file.source, _JSON_LIMIT))
-    except ValueError as e:
-        raise Refused("this is not JSON: %s" % e, file.source, again)
-    if not isinstance(data, dict):
-        raise Refused("a JSON object is wanted", file.source, again)
-    return data
+def _not_empty(model: Candidate) -> None:
+    source, weights = model.source, model.weights
+    if not model.files:
+        raise NotWhole("EMPTY", "the directory holds no files", source.folder, AGAIN)
+    if not weights:
+        raise NotWhole("EMPTY", "this is no model: none of its %d files holds weights (%s)" % (
+            len(model.files), ", ".join(WEIGHTS)), source.folder, AGAIN)
+    for file in weights:
+        if file.size == 0:
+            raise NotWhole("EMPTY", "the file is empty", file.source, AGAIN)
+    alone = any(f.path.endswith(".gguf") for f in weights) or "params.json" in model.files and any(
+        f.path.rpartition("/")[2].startswith("consolidated") for f in weights)
+    if "config.json" not in model.files and not alone:
+        raise NotWhole("EMPTY", "config.json is missing", source.folder, AGAIN)
 
 
-def _check_index(index: Dict[str, Any], file: File, files: Dict[str, File], again: str) -> None:
-    named = index.get("weight_map", {})
-    prefix = file.path.rpartition("/")[0]
-    shards = set(named.values()) if isinstance(named, dict) else set()
-    missing = sorted(str(name) for name in shards if (prefix + "/" if prefix else "") + str(name) not in files)
-    if missing:
-        raise Refused("%d of %d shards are missing, first %s" % (len(missing), len(shards), missing[0]),
-                      file.source, again)
+def _no_pointer(model: Candidate) -> None:
+    for path, file in model.files.items():
+        if file.size < 1024 and path.endswith((*WEIGHTS, ".json", ".model")) and (
+                model.host.read_bytes(file.source, 64).startswith(POINTER)):
+            raise NotWhole("LFS_POINTER", "a Git LFS pointer stands in place of the file", file.source,
+                           "git lfs pull, in that directory")
 
 
-def _check_tree(host: Host, source: Source, files: Dict[str, File], again: str) -> None:
-    """trees/<commit>.json, which huggingface_hub writes since 1.22: every file of the revision with its size."""
-    if not source.revision:
-        return
-    path = "%s/trees/%s.json" % (source.folder.rpartition("/snapshots/")[0], source.revision)
-    text = read_or_none(host, path)
-    try:
-        rows = json.loads(text).get("files", {}) if text else {}
-    except (ValueError, AttributeError):
-        rows = {}
-    for name, row in rows.items() if isinstance(rows, dict) else ():
-        size = row.get("lfs_size") or row.get("size") if isinstance(row, dict) else None
-        if name not in files:
-            raise Refused("%s of this revision is missing" % name, source.folder, again)
-        if size is not None and files[name].size != size:
-            raise Refused("%d bytes long, and %d at the hub" % (files[name].size, size), files[name].source, again)
+def _as_listed(model: Candidate) -> None:
+    """The tree that huggingface_hub wrote beside the files (since 1.22): every file of the revision, its size, its hash."""
+    rows = listing(model.host, model.source)
+    for name, row in rows.items():
+        if name not in model.files:
+            raise NotWhole("SIZE", "%s of this revision is missing" % name, model.source.folder, AGAIN)
+        size, file = row.get("lfs_size") or row.get("size"), model.files[name]
+        if size is not None and file.size != size:
+            raise NotWhole("SIZE", "%d bytes long, and %d at the hub" % (file.size, size), file.source, AGAIN)
+    for file in model.files.values():
+        known = file.git or (str(rows.get(file.path, {}).get("blob_id", "")) if not file.sha256 else "")
+        if len(known) == 40 and file.size <= SMALL and not rows.get(file.path, {}).get("lfs_sha256"):
+            data = model.host.read_bytes(file.source, SMALL)
+            if hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest() != known:
+                raise NotWhole("HASH", "its content is not what the hub calls %s..." % known[:12], file.source,
+                               "remove it and download it again")
+    if not rows and model.source.unfinished:
+        raise NotWhole("PARTIAL", "a download into this cache has not ended, and no list says what belongs to the model",
+                       model.source.unfinished, "let it end, or remove that file if nothing writes to it any more")
 
 
-def _check_header(host: Host, file: File, again: str) -> None:
-    """8 bytes little-endian N, N bytes of JSON, then the data, without holes: so the end is known."""
+def _header(host: Host, file: File) -> Dict[str, Tensor]:
     head = host.read_bytes(file.source, 8)
-    length = int.from_bytes(head, "little")
-    if len(head) < 8 or length > HEADER_LIMIT:
-        raise Refused("this is no safetensors file", file.source, again)
+    length = min(int.from_bytes(head, "little"), header.HEADER_LIMIT)
     try:
-        tensors = json.loads(host.read_bytes(file.source, 8 + length)[8:])
-        ends = [row["data_offsets"][1] for name, row in tensors.items() if name != "__metadata__"]
-        want = 8 + length + max(ends, default=0)
-    except (ValueError, LookupError, TypeError, AttributeError):
-        raise Refused("its safetensors header cannot be read", file.source, again)
-    if file.size != want:
-        raise Refused("%d bytes long, and its header wants %d" % (file.size, want), file.source, again)
+        return header.safetensors(host.read_bytes(file.source, 8 + length), file.size)
+    except ValueError as e:
+        raise NotWhole("HEADER", str(e), file.source, AGAIN)
+
+
+def _gguf(host: Host, file: File) -> None:
+    try:
+        header.whole_header(lambda count: host.read_bytes(file.source, count), file.size, JSON_LIMIT)
+    except ValueError as e:
+        raise NotWhole("HEADER", str(e), file.source, AGAIN)
+
+
+def _no_holes(model: Candidate) -> None:
+    """Holes and zeros in weights whose hash is not known; where it is, the copy itself finds them. A recording holds none."""
+    if not isinstance(model.host, LiveHost):
+        return
+    kinds = _kinds(read_or_none(model.host, "/proc/self/mountinfo") or "")
+    for file in model.weights:
+        if file.sha256:
+            continue
+        at, count = contents.holes(file.source)
+        if count and (_kind_of(file.source, kinds) not in COMPRESSING or count * 2 > file.size):
+            raise NotWhole("HOLES", "the file is sparse: no data at byte %d, %d of %d bytes in holes" % (at, count, file.size),
+                           file.source, "%s; or, if zeros belong there: cp --sparse=never FILE NEW" % AGAIN)
+        zero, samples = contents.zero_samples(file.source, 0)
+        if zero * 2 > samples:
+            raise NotWhole("HOLES", "the file is filled with zeros: %d of %d samples" % (zero, samples), file.source, AGAIN)
+
+
+def _kinds(mountinfo: str) -> Dict[str, str]:
+    found = {}
+    for fields in (line.split(" ") for line in mountinfo.splitlines()):
+        if "-" in fields:
+            point = re.sub(r"\\([0-7]{3})", lambda m: chr(int(m.group(1), 8)), fields[4])
+            found[point.rstrip("/")] = fields[fields.index("-") + 1]
+    return found
+
+
+def _kind_of(path: str, kinds: Mapping[str, str]) -> str:
+    while path and path not in kinds:
+        path = path.rpartition("/")[0]
+    return kinds.get(path, "")
+
