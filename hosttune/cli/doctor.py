@@ -7,6 +7,7 @@ import json
 import os
 import pwd
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from ..core.examine import declared_of, examine, judge
 from ..core.live import LiveHost
 from ..core.model import Refused, Report
 from ..core.profile import Profile
+from ..core.recording import load as recordings
 from ..core.recording import redact
 from ..core.survey import Machine
 from ..data import machine
@@ -41,6 +43,7 @@ from .profile import load, profile_option
 @click.option("--as-user", metavar="NAME|UID", help="Ask as this user: root passes file modes that a service does not.")
 @click.option("--deep", is_flag=True, help="Make a context on a GPU, too.")
 @click.option("--gpus", "expected", type=click.IntRange(0, 64), help="How many GPUs CUDA shall count.")
+@click.option("--next-boot", is_flag=True, help="Will this host survive its next reboot? Judges what is on disk now.")
 @click.option(
     "--record",
     type=click.Path(dir_okay=False),
@@ -59,6 +62,7 @@ def command(
     as_user: str | None,
     deep: bool,
     expected: int | None,
+    next_boot: bool,
     record: str | None,
     replay: str | None,
     no_redact: bool,
@@ -66,6 +70,8 @@ def command(
     output: Output,
 ) -> int:
     """Say why CUDA does not start here: the first cause, its proof, the fix and where to run it. Changes nothing."""
+    if next_boot and (containers or as_user or deep or expected is not None):
+        raise click.UsageError("--next-boot looks at the host and all its containers: none of --ct, --as-user, --deep, --gpus")
     if replay and (target or containers or record or as_user or deep):
         raise click.UsageError(
             "--replay asks no machine: it goes with none of --host, --ct, --record, --as-user, --deep"
@@ -73,15 +79,42 @@ def command(
     if record:
         _writable(record)
     profile = load(profile_path)
+    if next_boot:
+        return _next_boot(target, profile, record, replay, no_redact, output)
     recording = _read(replay) if replay else _ask(target, containers, profile, as_user, deep, expected)
     if record:
-        _write(record, recording if no_redact else redact(recording))
-        click.echo("recorded in %s%s" % (record, "" if no_redact else ", without names, addresses and UUIDs"), err=True)
+        _keep(record, recording, no_redact)
     machines, findings = judge(recording, machine)
     here = machines.get("host") or next(iter(machines.values()), None)
     where = str(recording["machines"].get("host", {}).get("uname", "")).split(" ")[0]
     report = Report("doctor", target or where, facts=_facts(here), findings=tuple(findings))
     return output.emit(report, profile)
+
+
+def _next_boot(target: str | None, profile: Profile, record: str | None, replay: str | None, no_redact: bool,
+               output: Output) -> int:  # fmt: skip
+    """The same recording serves a local, a remote and a replayed run; the profile is always this command's."""
+    from ..core.nextboot.verdict import next_boot, recorded
+
+    if replay:
+        recording = _read(replay)
+    elif target:
+        from ..remote import ask
+
+        recording = ask(target, {"op": "next_boot", "profile": dict(profile.plain)})
+    else:
+        recording = recorded(LiveHost(), profile)
+    if record:
+        _keep(record, recording, no_redact)
+    machines = recordings(recording, machine)
+    if "host" not in machines:
+        raise Refused('the recording has no machine "host"', replay or "", "hosttune doctor --next-boot --record FILE makes one")
+    return replace(output, verbose=True).emit(next_boot(machines["host"], profile), profile)
+
+
+def _keep(path: str, recording: dict[str, Any], no_redact: bool) -> None:
+    _write(path, recording if no_redact else redact(recording))
+    click.echo("recorded in %s%s" % (path, "" if no_redact else ", without names, addresses and UUIDs"), err=True)
 
 
 def _ask(

@@ -49,6 +49,15 @@ def examine(request: Request) -> Dict[str, Any]:
     return whole(LiveHost(), request.get("containers", {}), declared_of(request.get("declared", {})))
 
 
+def next_boot(request: Request) -> Dict[str, Any]:
+    """A recording of all that decides this host's next boot: {"profile": what the caller declares}."""
+    from .knobs import KNOBS
+    from .nextboot.verdict import recorded
+    from .profile import validate
+
+    return recorded(LiveHost(), validate(request.get("profile", {}), "profile", tuple(KNOBS)))
+
+
 def unit(request: Request) -> Dict[str, Any]:
     """One of hosttune's own systemd units on this machine: see, place, start, stop (units.py)."""
     from . import units
@@ -56,7 +65,14 @@ def unit(request: Request) -> Dict[str, Any]:
     return units.serve(LiveHost(), request)
 
 
-OPS: Dict[str, Callable[[Request], Any]] = {"ping": ping, "child": child, "survey": survey, "examine": examine, "unit": unit}
+OPS: Dict[str, Callable[[Request], Any]] = {
+    "ping": ping,
+    "child": child,
+    "survey": survey,
+    "examine": examine,
+    "next_boot": next_boot,
+    "unit": unit,
+}
 
 
 def answer(request: Request) -> Tuple[int, Dict[str, Any]]:

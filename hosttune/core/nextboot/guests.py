@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The containers of this host, as the next start will read their configs."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import List, Tuple
+
+from ..devices import is_dynamic
+from ..host import Host
+from ..lxc import store
+from ..lxc.document import effective_keys
+from ..lxc.entries import ALLOW, Entries, entries
+from ..lxc.store import Config
+
+
+@dataclass(frozen=True)
+class Guest:
+    """One container. must_exist: (line, path) of entries without which it does not start. numbers: (line, major) of rules for
+    majors that the kernel hands out anew at each boot. onboot: whether the host starts it by itself."""
+
+    id: str
+    path: str
+    uses_nvidia: bool
+    onboot: bool
+    must_exist: Tuple[Tuple[int, str], ...] = ()
+    numbers: Tuple[Tuple[int, int], ...] = ()
+
+
+def read(host: Host) -> List[Guest]:
+    """Every container whose config is on this host. Raises OSError."""
+    return [_guest(store.find(host, ct_id)) for ct_id in store.known_ids(host)]
+
+
+def _guest(config: Config) -> Guest:
+    lines = config.document.main
+    found = entries(config.document, lines)
+    must = [(line.number, entry.path) for line, entry in found.devs if not entry.bad]
+    must += [
+        (line.number, mount.source)
+        for line, mount in found.mounts
+        if mount.is_bind and mount.source.startswith("/") and "optional" not in mount.options
+    ]
+    numbers = [
+        (line.number, rule.major)
+        for line, rule in found.rules
+        if line.key == ALLOW and not rule.bad and rule.type == "c" and rule.major is not None and is_dynamic(rule.major)
+    ]
+    keys = effective_keys(lines)
+    onboot = "onboot" in keys and keys["onboot"].value.strip() == "1"
+    return Guest(config.id, config.path, _uses_nvidia(found), onboot, tuple(must), tuple(numbers))
+
+
+def _uses_nvidia(found: Entries) -> bool:
+    rules = [rule for line, rule in found.rules if line.key == ALLOW]
+    return (
+        bool(found.nvidia_paths)
+        or found.hook
+        or any(rule.major == 195 or re.match("/dev/nvidia", rule.path or "") for rule in rules)
+    )

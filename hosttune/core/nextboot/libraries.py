@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The driver's libraries, on the host and inside containers, beside the module that the next boot loads (HT708).
+
+One version of both or CUDA does not start (803, NVML 18). A package update changes the host's half at once and the loaded
+module at the next boot; a container's half stays where it was.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import List, Optional, Sequence, Tuple
+
+from ..catalogue import finding
+from ..host import Host, errname
+from ..lxc import store
+from ..lxc.see import running_pid
+from ..model import ERROR, FAIL, OK, PROVED, SKIP, Finding, Hint
+from .guests import Guest
+from .module import Module
+
+FOLDERS = (
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib64",
+    "/usr/lib",
+    "/usr/lib/x86_64-linux-gnu/nvidia/current",
+)
+_LIBCUDA = re.compile(r"libcuda\.so\.(\d{3,}\.\d+(?:\.\d+)?)\Z")
+
+
+def judge(host: Host, module: Module, guests: Sequence[Guest]) -> List[Finding]:
+    """HT708 for the host, and for each container that uses GPUs."""
+    found = [_compare(host, "", "host", "host", module)] if any(_versions(host, "")) else []
+    for guest in guests:
+        if guest.uses_nvidia:
+            found.append(_guest(host, guest, module))
+    return found
+
+
+def _guest(host: Host, guest: Guest, module: Module) -> Finding:
+    key = "ct:" + guest.id
+    pid = running_pid(host, store.find(host, guest.id))
+    if not pid:
+        return finding(
+            "HT708",
+            SKIP,
+            key,
+            "it does not run: its libraries cannot be seen from here",
+            machine=key,
+            decide="start it, then: hosttune doctor --next-boot",
+        )
+    try:
+        return _compare(host, "/proc/%d/root" % pid, key, key, module)
+    except OSError as e:
+        return finding(
+            "HT903",
+            ERROR,
+            key,
+            "its libraries could not be looked at: %s" % errname(e),
+            machine=key,
+            hint=Hint("sudo hosttune doctor --next-boot", "host"),
+        )
+
+
+def _versions(host: Host, root: str) -> Tuple[Tuple[str, str], ...]:
+    """(path, version) of every libcuda below a root, the newest last."""
+    found = []
+    for folder in FOLDERS:
+        try:
+            names = host.list(root + folder)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        found += [
+            ("%s/%s" % (folder, name), match.group(1)) for name in names for match in [_LIBCUDA.match(name)] if match
+        ]
+    return tuple(sorted(set(found), key=lambda row: [int(n) for n in row[1].split(".")]))
+
+
+def _compare(host: Host, root: str, subject: str, machine: str, module: Module) -> Finding:
+    found = _versions(host, root)
+    if not found:
+        return finding("HT708", SKIP, subject, "no libcuda is there: nothing to compare", machine=machine)
+    fitting: Optional[Tuple[str, str]] = next((row for row in found if row[1] == module.version), None)
+    if fitting:
+        return finding(
+            "HT708",
+            OK,
+            subject,
+            "its libraries are %s, as the module that will load" % fitting[1],
+            have=fitting[1],
+            want=module.version,
+            evidence=(fitting[0],),
+            machine=machine,
+        )
+    path, version = found[-1]
+    inside = machine != "host"
+    return finding(
+        "HT708",
+        FAIL,
+        subject,
+        "its libraries are %s, and the next boot loads nvidia %s" % (version, module.version),
+        have=version,
+        want=module.version,
+        proof=PROVED,
+        machine=machine,
+        evidence=(root + path, "%s: version %s" % (module.path, module.version)),
+        hint=Hint(
+            "install the driver's user-space part, version %s%s"
+            % (module.version, " (without kernel modules)" if inside else ""),
+            machine,
+            "running programs keep the old library until they are started again",
+        ),
+    )

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the profile declares, and whether anything brings it back after the boot: models (HT710) and settings (HT711)."""
+
+from __future__ import annotations
+
+from typing import List, Sequence
+
+from .. import boot, engine
+from ..catalogue import finding
+from ..host import Host, errname, list_or_empty
+from ..knobs.boot_units import KNOBS_UNIT, NAME, STAGE_UNIT, UNITS
+from ..model import FAIL, OK, PROVED, WARN, Finding, Hint, Refused
+from ..profile import PATH, Profile
+from ..stage import declared, source, whole
+
+WANTS = UNITS + "/multi-user.target.wants"
+_APPLY = Hint("hosttune apply boot-units --profile FILE", "host", "nothing is restarted", "apply")
+
+
+def models(host: Host, profile: Profile, caches: Sequence[str]) -> List[Finding]:
+    """HT710 for each declared model: its source is whole on this machine, and a unit stages it at boot."""
+    names = list_or_empty(host, WANTS)
+    found = []
+    for name, spec in declared.sources(profile).items():
+        try:
+            read = source.read(host, spec, caches)
+            whole.refuse_unless_whole(host, read)
+        except (Refused, OSError) as e:
+            why = "%s: %s" % (e.where, e.what) if isinstance(e, Refused) else "%s: %s" % (e.filename, errname(e))
+            found.append(
+                finding(
+                    "HT710",
+                    FAIL,
+                    name,
+                    "it is in memory only until the reboot: its source is not whole here",
+                    have="not whole",
+                    want="whole on a disk",
+                    proof=PROVED,
+                    evidence=(why,),
+                    hint=Hint(e.way_out if isinstance(e, Refused) else "ls -lL %s" % spec, "host"),
+                )
+            )
+            continue
+        if STAGE_UNIT not in names:
+            found.append(
+                finding(
+                    "HT710",
+                    WARN,
+                    name,
+                    "its source is whole, but nothing stages it at boot",
+                    have="by hand",
+                    want=STAGE_UNIT,
+                    proof=PROVED,
+                    evidence=("%s: no %s" % (WANTS, STAGE_UNIT),),
+                    hint=_APPLY,
+                )
+            )
+        else:
+            found.append(finding("HT710", OK, name, "%s stages it at boot from %s" % (STAGE_UNIT, read.folder)))
+    return found
+
+
+def settings(host: Host, profile: Profile) -> List[Finding]:
+    """HT711 for each declared setting: by its own file, or by hosttune's boot unit, else it falls back."""
+    by_name, _ = boot.with_profile(profile)
+    kept = KNOBS_UNIT in list_or_empty(host, WANTS) and _has_profile(host)
+    found = []
+    for name, want in engine.wants_of((), profile.knobs or None, by_name).items():
+        knob = by_name[name]
+        if name == NAME or knob.skip(host):
+            continue
+        have = knob.read(host).get("boot")
+        if have is not None and have.have == want:
+            found.append(
+                finding("HT711", OK, name, "%s is set at boot by its own file" % knob.title, have=have.have, want=want)
+            )
+        elif kept:
+            found.append(finding("HT711", OK, name, "%s sets it at boot" % KNOBS_UNIT, want=want))
+        else:
+            found.append(
+                finding(
+                    "HT711",
+                    WARN,
+                    name,
+                    "%s falls back to the machine's default at the next boot" % knob.title,
+                    have="not kept",
+                    want=want,
+                    proof=PROVED,
+                    hint=_APPLY,
+                    evidence=("%s or %s: not there" % (WANTS + "/" + KNOBS_UNIT, PATH),),
+                )
+            )
+    return found
+
+
+def _has_profile(host: Host) -> bool:
+    """Whether the profile that the boot unit reads is there. It may hold secrets: it is not read into a recording."""
+    try:
+        host.lstat(PATH)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is not settled on disk: driver packages half installed, upgrades that wait, upgrades that happen unasked (HT712)."""
+
+from __future__ import annotations
+
+import re
+from typing import List, Set, Tuple
+
+from ..catalogue import finding
+from ..host import Host
+from ..model import ERROR, FAIL, FITS, OK, PROVED, WARN, Finding, Hint
+
+PATTERNS = ("*nvidia*", "libcuda1*", "proxmox-kernel-*", "pve-kernel-*", "linux-image-*")
+QUERY = ("dpkg-query", "-W", "-f", "${Package}\\t${Status}\\t${Version}\\n", *PATTERNS)
+SIMULATE = ("apt-get", "-s", "-q", "-o", "Debug::NoLocking=1", "dist-upgrade")
+SETTINGS = (
+    "apt-config",
+    "dump",
+    "--format",
+    "%f=%v%n",
+    "APT::Periodic::Unattended-Upgrade",
+    "Unattended-Upgrade::Package-Blacklist",
+)
+_OURS = re.compile(r"nvidia|libcuda|^(proxmox-kernel|pve-kernel|linux-image)-")
+_DRIVER = re.compile(r"nvidia|libcuda")
+
+
+def judge(host: Host) -> List[Finding]:
+    """HT712. Nothing on a machine without dpkg."""
+    ran = host.run(QUERY)
+    if ran.rc == 127:
+        return []
+    packages = [tuple(line.split("\t")) for line in ran.out.splitlines() if line.count("\t") == 2]
+    broken = [row for row in packages if not row[1].endswith((" installed", " config-files", " not-installed"))]
+    if broken:
+        return [
+            finding(
+                "HT712",
+                FAIL,
+                broken[0][0],
+                "%d package%s half installed" % (len(broken), " is" if len(broken) == 1 else "s are"),
+                have=broken[0][1],
+                want="install ok installed",
+                proof=PROVED,
+                evidence=tuple("%s: %s" % (name, status) for name, status, _ in broken[:3]),
+                hint=Hint("dpkg --configure -a", "host", "may build modules, which takes minutes"),
+            )
+        ]
+    held = {name for name, status, _ in packages if status.startswith("hold ")}
+    driver = [name for name, status, _ in packages if _DRIVER.search(name) and status.endswith(" installed")]
+    found = _waiting(host, held) + _unasked(host, held, driver)
+    return found or [finding("HT712", OK, "packages", "no upgrade of driver or kernel waits, and none happens unasked")]
+
+
+def _waiting(host: Host, held: Set[str]) -> List[Finding]:
+    ran = host.run(SIMULATE, timeout=60)
+    if ran.rc:
+        said = (ran.err.strip().splitlines() or ["exit code %d" % ran.rc])[-1]
+        return [
+            finding(
+                "HT712",
+                ERROR,
+                "packages",
+                "apt-get does not say what it would upgrade: %s" % said,
+                hint=Hint("apt-get -s dist-upgrade", "host"),
+            )
+        ]
+    rows: List[Tuple[str, str]] = re.findall(r"(?m)^Inst (\S+) .*?\((\S+)", ran.out)
+    waiting = [(name, version) for name, version in rows if _OURS.search(name) and name not in held]
+    if not waiting:
+        return []
+    return [
+        finding(
+            "HT712",
+            WARN,
+            waiting[0][0],
+            "%d upgrade%s of driver or kernel wait%s: install them before the reboot, or after it"
+            % (len(waiting), "s"[: len(waiting) > 1], "s"[: len(waiting) == 1]),
+            have="waiting",
+            want="installed or held",
+            proof=PROVED,
+            evidence=tuple("%s -> %s" % row for row in waiting[:3]),
+            hint=Hint(
+                "apt dist-upgrade && hosttune doctor --next-boot", "host", "a driver update is in use after the reboot"
+            ),
+        )
+    ]
+
+
+def _unasked(host: Host, held: Set[str], driver: List[str]) -> List[Finding]:
+    """Unattended upgrades that may change the driver's half on disk while the other half is loaded."""
+    ran = host.run(SETTINGS)
+    rows = [line.partition("=")[::2] for line in ran.out.splitlines()]
+    on = any(name == "APT::Periodic::Unattended-Upgrade" and value not in ("0", "") for name, value in rows)
+    kept_out = [value for name, value in rows if name == "Unattended-Upgrade::Package-Blacklist::" and value]
+    free = [name for name in driver if name not in held and not any(_matches(pattern, name) for pattern in kept_out)]
+    if not on or not free:
+        return []
+    return [
+        finding(
+            "HT712",
+            WARN,
+            free[0],
+            "unattended upgrades may change the driver under the loaded module",
+            have="on",
+            want="held",
+            proof=FITS,
+            decide="unattended-upgrade --dry-run --debug",
+            evidence=("APT::Periodic::Unattended-Upgrade is on", "not held: %s" % ", ".join(free[:3])),
+            hint=Hint("apt-mark hold %s" % " ".join(free[:8]), "host", "upgrade them by hand: apt-mark unhold ..."),
+        )
+    ]
+
+
+def _matches(pattern: str, name: str) -> bool:
+    try:
+        return bool(re.match(pattern, name))
+    except re.error:
+        return False

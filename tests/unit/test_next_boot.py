@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`doctor --next-boot`: each way in which a reboot breaks a host is told before it happens, and its near neighbour is not.
+
+A machine on paper: the shipped healthy host, and a disk on which whatever is not named is not there.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from hosttune.core.host import Ran
+from hosttune.core.model import FAIL, OK, WARN, Finding, Refused
+from hosttune.core.nextboot import grub
+from hosttune.core.nextboot.verdict import next_boot
+from hosttune.core.profile import validate
+from hosttune.core.recording import ReplayHost, merge
+from hosttune.data import machine
+
+NOW, OLD, VERSION = "6.14.11-4-pve", "6.8.12-4-pve", "595.71.05"
+WANTS = "/etc/systemd/system/multi-user.target.wants"
+UNITS = ["hosttune-devices.service", "hosttune-knobs.service", "hosttune-stage.service"]
+CONFIG = "/etc/pve/lxc/200.conf"
+
+
+class Disk(ReplayHost):
+    """Files, folders and nodes that nobody named are not there; programs that nobody named are not installed."""
+
+    def _answer(self, section: str, path: str) -> Any:
+        if path not in self._section(section) and not path.startswith("/proc/4242/"):
+            raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return super()._answer(section, path)
+
+    def run(self, argv: Sequence[str], timeout: float = 20, stdin: bytes = b"") -> Ran:
+        if argv[0] == "modinfo" and shlex.join(argv) not in self._section("commands"):
+            return Ran(1, err=f"modinfo: ERROR: Module {argv[-1]} not found.\n")
+        known = argv[0] in {key.split()[0] for key in self._section("commands")}
+        return super().run(argv, timeout, stdin) if known else Ran(127)
+
+
+FOLDER = Path(__file__).resolve().parents[1] / "cases" / "nextboot"
+TABLE: dict[str, Any] = yaml.safe_load((FOLDER / "cases.yml").read_text(encoding="utf-8"))
+CASES: dict[str, dict[str, Any]] = TABLE["cases"]
+GRUB = (FOLDER / "grub.cfg").read_text(encoding="utf-8")
+PROFILE = {"containers": {"200": {}}, "knobs": {"pcie-max-read-request": "4096"}}
+
+
+def judged(
+    delta: Mapping[str, Any], profile: Mapping[str, Any] = PROFILE, default: str | None = None
+) -> tuple[Finding, ...]:
+    view = merge(merge(machine("healthy-host"), TABLE["healthy"]), delta)
+    if default is not None:
+        view = merge(view, {"files": {"/boot/grub/grub.cfg": GRUB.replace("DEFAULT", default)}})
+    return next_boot(Disk(view), validate(profile)).findings
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_fault_of_the_next_boot_is_told_and_its_neighbour_is_not(name: str) -> None:
+    case = CASES[name]
+    id, status, words = case["expect"]["id"], case["expect"]["status"], case["expect"].get("words", [])
+    delta = case.get("machine", {})
+    found = judged(delta, default=delta.get("grub_default"))
+    told = "\n".join(
+        f"{f.status} {f.id} {f.subject}: {f.summary} {f.evidence} {f.hint.command} {f.decide}" for f in found
+    )
+    mine = [f for f in found if f.id == id and (f.machine == "host" or f.status == status)]
+    assert status in {f.status for f in mine}, told
+    if status == OK:
+        assert {f.status for f in mine} == {OK}, told
+    said = " ".join(
+        " ".join([f.subject, f.summary, *f.evidence, f.hint.command, f.hint.costs, f.decide])
+        for f in mine
+        if f.status == status
+    )
+    assert [word for word in words if word not in said] == [], told
+    for f in found:
+        assert f.status not in (WARN, FAIL) or f.proof, f"says no proof: {f.id} {f.summary}"
+        assert bool(f.decide) == (f.proof == "fits") or f.status == "skip", (
+            f"only what is not proved names a command that decides: {f.id}"
+        )
+
+
+def test_a_host_that_is_ready_has_nothing_to_look_at() -> None:
+    assert {f.status for f in judged({})} == {OK}
+
+
+MODEL = {"/srv/m": ["config.json", "model.safetensors"]}
+HEADER = b'{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
+WHOLE = (len(HEADER)).to_bytes(8, "little") + HEADER + b"\0\0\0\1"
+
+
+@pytest.mark.parametrize(
+    ("size", "units", "status"), [(len(WHOLE), UNITS, OK), (len(WHOLE) - 1, UNITS, FAIL), (len(WHOLE), UNITS[:2], WARN)]
+)
+def test_a_model_survives_only_from_a_whole_source_that_a_unit_stages(size: int, units: list[str], status: str) -> None:
+    nodes = {"/srv": {"type": "dir"}, "/srv/m": {"type": "dir"}, "/srv/m/config.json": {"type": "file", "size": 2},
+             "/srv/m/model.safetensors": {"type": "file", "size": size}}  # fmt: skip
+    files = {"/srv/m/config.json": "{}", "/srv/m/model.safetensors": {"hex": WHOLE[:size].hex()}}
+    found = judged(
+        {"nodes": nodes, "files": files, "dirs": {**MODEL, WANTS: units}}, {"models": {"m": {"source": "/srv/m"}}}
+    )
+    assert [(f.subject, f.status) for f in found if f.id == "HT710"] == [("m", status)]
+
+
+def test_a_container_boots_no_kernel() -> None:
+    with pytest.raises(Refused, match="on the host of this container"):
+        next_boot(Disk(merge(machine("healthy-lxc"), {})), validate({}))
+
+
+def test_what_may_not_be_read_is_told_and_keeps_nothing_else_from_being_judged() -> None:
+    found = judged({"dirs": {"/etc/pve/lxc": {"errno": "EACCES"}}})
+    assert [f.summary for f in found if f.id == "HT903"] == ["could not be told: EACCES: /etc/pve/lxc"]
+    assert {"HT701", "HT702", "HT712"} <= {f.id for f in found if f.status == OK}
+
+
+def test_a_menu_is_read_with_its_submenus() -> None:
+    menu, default = grub.parse(GRUB.replace("DEFAULT", "1>0"))
+    assert [entry.title for entry in menu] == ["Proxmox VE GNU/Linux", "Advanced options for Proxmox VE GNU/Linux"]
+    entry = grub.chosen(menu, default)
+    assert entry is not None and (entry.linux, entry.initrd) == (f"/boot/vmlinuz-{NOW}", f"/boot/initrd.img-{NOW}")
