@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import click
 
 from ..core.knobs import KNOBS
 from ..core.model import Refused
+from ..core.places import json_lines
 from ..core.profile import PATH, Profile, validate
 
 MERGE = "tag:yaml.org,2002:merge"
@@ -41,50 +41,65 @@ def load(path: str | None) -> Profile:
         raise Refused(e.strerror or str(e), path or PATH, "run it as root, or name another with --profile")
     except UnicodeDecodeError:
         raise Refused("it is not UTF-8 text", path or PATH)
-    data = _parse(text, path or PATH)
+    place = path or PATH
+    data, lines = _parse_yaml(text, place) if place.endswith((".yml", ".yaml")) else _parse_json(text, place)
     if isinstance(data, dict) and set(data) == {"hosttune"}:
         data = data["hosttune"]
-    return validate(data, path or PATH, tuple(KNOBS))
+        lines = {key[len("hosttune.") :]: line for key, line in lines.items() if key.startswith("hosttune.")}
+    profile = validate(data, place, tuple(KNOBS), lines)
+    for name, want in (profile.knobs or {}).items():
+        problem = KNOBS[name].check(want)
+        if problem:
+            raise Refused("%s: %s" % (name, problem), profile.sources[name])
+    return profile
 
 
-def _parse(text: str, path: str) -> Any:
-    if path.endswith((".yml", ".yaml")):
-        return _parse_yaml(text, path)
+def _parse_json(text: str, path: str) -> tuple[Any, dict[str, int]]:
     try:
-        return json.loads(text, object_pairs_hook=partial(_unique, path))
+        data = json.loads(text)
     except (ValueError, RecursionError) as e:
         raise Refused("this is not JSON: %s" % getattr(e, "msg", e), "%s:%d" % (path, getattr(e, "lineno", 1)))
+    return data, json_lines(text, path)
 
 
-def _unique(path: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A map of JSON. Refused for a key that stands in it twice: json would take the last one in silence."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise Refused("the key %s stands twice in one map" % json.dumps(twice), path, "take one of them out")
-    return found
-
-
-def _parse_yaml(text: str, path: str) -> Any:
+def _parse_yaml(text: str, path: str) -> tuple[Any, dict[str, int]]:
     import yaml
 
-    class Unique(yaml.SafeLoader):
-        """Refuses a key that stands twice, as for JSON."""
-
-        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-            seen: set[str] = set()
-            for key, _ in node.value:
-                if isinstance(key, yaml.ScalarNode) and key.value in seen and key.tag != MERGE:
-                    place = "%s:%d" % (path, key.start_mark.line + 1)
-                    raise Refused("the key %s stands here a second time" % key.value, place, "take one of them out")
-                seen.add(str(key.value))
-            return super().construct_mapping(node, deep)
-
     try:
-        return yaml.load(text, Unique)
+        node = yaml.compose(text, yaml.SafeLoader)
+        lines = dict(_yaml_lines(node, "", path, set())) if node else {}
+        return yaml.safe_load(text), lines
     except yaml.MarkedYAMLError as e:
         line = e.problem_mark.line + 1 if e.problem_mark else 1
         raise Refused("this is not YAML: %s" % e.problem, "%s:%d" % (path, line))
     except (yaml.YAMLError, RecursionError, ValueError) as e:
         raise Refused("this is not YAML: %s" % str(e).splitlines()[0], path)
+
+
+def _yaml_lines(node: Any, place: str, path: str, walked: set[int]) -> Iterator[tuple[str, int]]:
+    """(place, line) of each key and list item. Refused for a key that stands twice in one map: YAML would take the last.
+
+    walked: nodes that were gone through; what an alias points at is not gone through again.
+    """
+    if id(node) in walked:
+        return
+    walked.add(id(node))
+    if node.id == "mapping":
+        seen: set[str] = set()
+        for key, value in node.value:
+            line = key.start_mark.line + 1
+            if key.tag == MERGE:
+                continue
+            if str(key.value) in seen:
+                raise Refused(
+                    "the key %s stands here a second time" % key.value, "%s:%d" % (path, line), "take one of them out"
+                )
+            seen.add(str(key.value))
+            here = "%s.%s" % (place, key.value) if place else str(key.value)
+            yield here, line
+            yield from _yaml_lines(value, here, path, walked)
+    elif node.id == "sequence":
+        for n, item in enumerate(node.value):
+            here = "%s[%d]" % (place, n)
+            yield here, item.start_mark.line + 1
+            yield from _yaml_lines(item, here, path, walked)

@@ -13,16 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, Mapping, Optional, Tuple
 
 from .model import Refused
+from .places import line_of
+from .shipped_profiles import LEAVE, SHIPPED, resolve
 
 PATH = "/etc/hosttune/profile.json"
-
-KNOB_PROFILES: Dict[str, Dict[str, str]] = {
-    "pcie-inference": {"pcie-max-read-request": "4096", "numa-balancing": "0", "boot-units": "on"},
-    "conservative": {"numa-balancing": "0", "boot-units": "on"},
-    "report-only": {},
-}
-"""Named sets of wants. pcie-inference: the values that the founding machine ran with."""
-
 
 @dataclass(frozen=True)
 class Text:
@@ -100,8 +94,8 @@ SPEC = Record(
             "plan shows what would be done and changes nothing; apply is the owner's word", "plan", ("plan", "apply")
         ),
         "knobs": Texts(
-            "`profile` names a set of wants (%s); each other key is a knob and what it shall be"
-            % ", ".join(sorted(KNOB_PROFILES))
+            "`profile` names a set of wants that this one inherits (%s); each other key is a knob and what it shall be, or `%s`"
+            % (", ".join(sorted(SHIPPED)), LEAVE)
         ),
         "containers": Named(
             "LXC containers of this host, by vmid or name",
@@ -252,11 +246,13 @@ class Ignore:
 class Profile:
     """A validated profile. knobs: None when it says nothing of them, {} when it wants none (report-only).
 
+    sources: for each knob where its want stands: "site.yml:7", or "site.yml:6 (conservative)" for an inherited one.
     models, engines and bench stay plain: their rooms read them. plain: the whole of it as it was given.
     """
 
     mode: str = "plan"
     knobs: Optional[Mapping[str, str]] = None
+    sources: Mapping[str, str] = field(default_factory=dict)
     containers: Mapping[str, Container] = field(default_factory=dict)
     models: Mapping[str, Any] = field(default_factory=dict)
     engines: Mapping[str, Any] = field(default_factory=dict)
@@ -265,37 +261,67 @@ class Profile:
     plain: Mapping[str, Any] = field(default_factory=dict)
 
 
-def validate(data: Any, where: str = "hosttune", knobs: Tuple[str, ...] = ()) -> Profile:
+def validate(
+    data: Any, where: str = "hosttune", knobs: Tuple[str, ...] = (), lines: Mapping[str, int] = {}
+) -> Profile:
     """A Profile of plain data. `where` begins every place in an error (a file, or the variable's name).
 
-    knobs: the names that exist. Refused for an unknown key, a wrong type or an impossible value.
+    knobs: the names that exist. lines: the line of each place (places.json_lines), where the data is a file's: an error then
+    names "site.yml:7", and the key. Refused for an unknown key, a wrong type or an impossible value.
     """
+    try:
+        return _validate(data, where, knobs, lines)
+    except Refused as e:
+        key = e.where[len(where) :].lstrip(".")
+        line = line_of(lines, key)
+        if not line:
+            raise
+        raise Refused("%s: %s" % (key, e.what), "%s:%d" % (where, line), e.way_out) from None
+
+
+def _validate(data: Any, where: str, known: Tuple[str, ...], lines: Mapping[str, int]) -> Profile:
     plain = _record(SPEC, data, where)
-    wants = dict(plain.get("knobs", {}))
-    named = wants.pop("profile", None)
-    if named is not None and named not in KNOB_PROFILES:
-        raise Refused(
-            "no such profile: %s (known: %s)" % (named, ", ".join(sorted(KNOB_PROFILES))),
-            where + ".knobs.profile",
-            _near(named, KNOB_PROFILES),
-        )
-    for name in wants:
-        if knobs and name not in knobs:
-            raise Refused(
-                "no such knob: %s (known: %s)" % (name, ", ".join(sorted(knobs))),
-                "%s.knobs.%s" % (where, name),
-                _near(name, knobs),
-            )
+    wants, sources = _wants(plain.get("knobs", {}), where, known, lines)
     return Profile(
-        plain["mode"],
-        dict(KNOB_PROFILES.get(named or "", {}), **wants) if "knobs" in plain else None,
-        {name: Container(**c) for name, c in plain.get("containers", {}).items()},
-        plain.get("models", {}),
-        plain.get("engines", {}),
-        plain.get("bench", {}),
-        tuple(Ignore(**i) for i in plain.get("ignore", ())),
-        dict(data or {}),
+        mode=plain["mode"],
+        knobs=wants if "knobs" in plain else None,
+        sources=sources,
+        containers={name: Container(**c) for name, c in plain.get("containers", {}).items()},
+        models=plain.get("models", {}),
+        engines=plain.get("engines", {}),
+        bench=plain.get("bench", {}),
+        ignore=tuple(Ignore(**i) for i in plain.get("ignore", ())),
+        plain=dict(data or {}),
     )
+
+
+def _wants(
+    given: Mapping[str, str], where: str, known: Tuple[str, ...], lines: Mapping[str, int]
+) -> Tuple[Dict[str, str], Dict[str, str]]:
+    """What each knob shall be, and where that stands: the profile's own keys over those of the shipped one it inherits."""
+    named = given.get("profile")
+    if named is not None and named not in SHIPPED:
+        what = "no such profile: %s (known: %s)" % (named, ", ".join(sorted(SHIPPED)))
+        raise Refused(what, where + ".knobs.profile", _near(named, SHIPPED))
+    for name in given:
+        if known and name not in known and name != "profile":
+            what = "no such knob: %s (known: %s)" % (name, ", ".join(sorted(known)))
+            raise Refused(what, "%s.knobs.%s" % (where, name), _near(name, known))
+    inherited = resolve(named) if named else {}
+    wants = {name: want for name, (want, _) in inherited.items()}
+    sources = {name: "%s (%s)" % (_place(where, "knobs.profile", lines), by) for name, (_, by) in inherited.items()}
+    for name, want in given.items():
+        if name != "profile":
+            wants[name], sources[name] = want, _place(where, "knobs." + name, lines)
+    left = [name for name, want in wants.items() if want == LEAVE]
+    for name in left:
+        del wants[name], sources[name]
+    return wants, sources
+
+
+def _place(where: str, key: str, lines: Mapping[str, int]) -> str:
+    line = line_of(lines, key)
+    return "%s:%d" % (where, line) if line else "%s.%s" % (where, key)
 
 
 def _near(word: str, known: Any) -> str:

@@ -11,9 +11,12 @@ import jsonschema
 import pytest
 import yaml
 
+from hosttune.cli.profile import load
 from hosttune.core.knobs import KNOBS
-from hosttune.core.model import Refused
+from hosttune.core.model import ON, Refused
+from hosttune.core.places import json_lines, line_of
 from hosttune.core.profile import Container, schema, validate
+from hosttune.core.shipped_profiles import SHIPPED, resolve
 
 ROOT = Path(__file__).parents[2]
 MISSION = yaml.safe_load("""
@@ -34,9 +37,9 @@ ignore: [{id: HT209, subject: "0000:c1:00.0", reason: "riser, new one ordered", 
 def test_the_mission_profile() -> None:
     p = validate(MISSION)
     assert p.mode == "apply"
-    assert p.knobs == {"pcie-max-read-request": "4096", "numa-balancing": "1", "boot-units": "on"}, (
-        "a knob of its own wins over the named profile"
-    )
+    knobs = p.knobs or {}
+    assert knobs["pcie-max-read-request"] == "4096" and knobs["boot-units"] == "on"
+    assert knobs["numa-balancing"] == "1", "a knob of its own wins over the profile that is inherited"
     assert p.containers == {"200": Container()}
     assert p.ignore[0].until == "2027-03-01"
 
@@ -95,3 +98,77 @@ def test_the_published_schema_is_the_table() -> None:
 def test_defaults_of_the_schema_are_those_of_the_profile() -> None:
     given = schema()["properties"]["containers"]["additionalProperties"]["properties"]
     assert Container(**{k: v["default"] for k, v in given.items()}) == Container()
+
+
+def test_shipped_profiles_inherit_and_hold_what_can_be_had() -> None:
+    """A knob that is recommended for everybody and stands in no profile was forgotten."""
+    assert resolve("report-only") == {}
+    assert {name for name, knob in KNOBS.items() if knob.recommend == ON} == set(resolve("conservative"))
+    assert resolve("pcie-inference")["pcie-max-read-request"] == ("4096", "pcie-inference")
+    assert resolve("pcie-inference")["numa-balancing"] == ("0", "conservative")
+    for name in SHIPPED:
+        for knob, (want, _) in resolve(name).items():
+            assert KNOBS[knob].check(want) == "", (name, knob)
+
+
+def test_each_want_says_where_it_stands(tmp_path: Path) -> None:
+    path = tmp_path / "site.yml"
+    path.write_text('hosttune:\n  knobs:\n    profile: pcie-inference\n    numa-balancing: "1"\n    boot-units: leave\n')
+    profile = load(str(path))
+    assert profile.sources["numa-balancing"] == "%s:4" % path
+    assert profile.sources["pcie-max-read-request"] == "%s:3 (pcie-inference)" % path
+    assert "boot-units" not in (profile.knobs or {}) and "boot-units" not in profile.sources
+
+
+MISTAKES = [
+    ("knobs:\n  numa-balancin: '0'\n", 2, "knobs.numa-balancin: no such knob"),
+    ("knobs: {profile: fast}\n", 1, "no such profile: fast"),
+    ("mode: apply\nknobs:\n  numa-balancing: '7'\n", 3, "7 is none of 0, 1, 2, 3"),
+    ("knobs:\n  numa-balancing: 0\n", 2, 'write it in quotes: "0"'),
+    ("containers:\n  200:\n    gpus: all\n    caps: 'yes'\n", 4, "containers.200.caps"),
+    ("containers:\n  200:\n    gpuz: all\n", 3, "did you mean gpu"),
+    ("ignore:\n- {id: HT209, reason: x}\n- id: '209'\n  reason: x\n", 3, "ignore[1].id"),
+    ("models:\n  a.b:\n    placement: interleave\n", 2, "models.a.b.source: the key is missing"),
+    ("mode: plan\nengines:\n  e: {engine: vllm,\n      model: m,\n      port: 0}\n", 5, "from 1 to 65535"),
+]
+
+
+@pytest.mark.parametrize("kind", ["yml", "json"])
+@pytest.mark.parametrize(("text", "line", "words"), MISTAKES)
+def test_a_mistake_in_a_file_is_told_by_its_line(kind: str, text: str, line: int, words: str, tmp_path: Path) -> None:
+    path = tmp_path / ("site." + kind)
+    path.write_text(text)
+    if kind == "json":
+        data = json.loads(json.dumps(yaml.safe_load(text)))
+        path.write_text(json.dumps(data, indent=1))
+        named = ("numa-balancin", "profile", "numa-balancing", "caps", "gpuz", "209", "a.b", "port")
+        rows = path.read_text().splitlines()
+        found = [n for n, row in enumerate(rows, 1) if any('"%s"' % key in row for key in named)]
+        line = found[-1]
+    with pytest.raises(Refused) as e:
+        load(str(path))
+    assert e.value.where == "%s:%d" % (path, line)
+    assert words in e.value.what + " " + e.value.way_out
+
+
+def test_aliases_are_not_gone_through_again_and_again(tmp_path: Path) -> None:
+    """Each of forty lines names the one before it twice: walked in full that would be 2^40 places."""
+    rows = ["a0: &a0 {x: '1'}"] + ["a%d: &a%d [*a%d, *a%d]" % (n, n, n - 1, n - 1) for n in range(1, 40)]
+    (tmp_path / "site.yml").write_text("\n".join(rows))
+    with pytest.raises(Refused, match="no such key"):
+        load(str(tmp_path / "site.yml"))
+
+
+@pytest.mark.parametrize(
+    ("text", "places"),
+    [
+        ('{"a": {"b": [1, {"c": 2}]},\n "d": "x:{,"}', {"a": 1, "a.b": 1, "a.b[0]": 1, "a.b[1]": 1, "a.b[1].c": 1, "d": 2}),
+        ('[\n{"k":\n1}\n]', {"[0]": 2, "[0].k": 2}),
+        ('{"a\\"b": {},\n"c": []}', {'a"b': 1, "c": 2}),
+        ("3", {}),
+    ],
+)
+def test_places_of_a_json_text(text: str, places: dict[str, int]) -> None:
+    json.loads(text)
+    assert json_lines(text, "f") == places
+    assert line_of(places, "a.b[1].missing") == places.get("a.b[1]", places.get("a", 0))
