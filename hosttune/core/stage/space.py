@@ -13,17 +13,21 @@ from typing import Dict, Optional
 
 from ..host import Host, read_or_none
 
+ARC = "/proc/spl/kstat/zfs/arcstats"
 RESERVE_SHARE, RESERVE_MOST = 16, 16 << 30
 """A sixteenth of all memory, at most 16 GiB, is left to the rest: page tables, engines' pinned buffers, sshd."""
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes. cgroup: what the tightest memory.max above this process leaves, None where there is no limit."""
+    """Bytes. cgroup: what the tightest memory.max above this process leaves, None where there is no limit. arc: what ZFS's
+    cache can give back, which MemAvailable does not count. engines: what engines need beside their models, as declared."""
 
     total: int
     available: int
     cgroup: Optional[int] = None
+    arc: int = 0
+    engines: int = 0
 
     @property
     def reserve(self) -> int:
@@ -33,14 +37,19 @@ class Memory:
     @property
     def room(self) -> int:
         """What may be filled."""
-        room = max(0, self.available - self.reserve)
+        room = max(0, self.available + self.arc - self.reserve - self.engines)
         return room if self.cgroup is None else min(room, self.cgroup)
 
     @property
     def words(self) -> str:
         """The sum, for a person."""
-        said = "%s available less a reserve of %s" % (size_text(self.available), size_text(self.reserve))
-        if self.cgroup is not None and self.cgroup < self.available - self.reserve:
+        said = size_text(self.available) + " available"
+        if self.arc:
+            said += " and %s in ZFS's cache that it gives back" % size_text(self.arc)
+        said += " less a reserve of " + size_text(self.reserve)
+        if self.engines:
+            said += " and %s for engines" % size_text(self.engines)
+        if self.cgroup is not None and self.cgroup < self.available + self.arc - self.reserve - self.engines:
             return "the cgroup of this process leaves %s" % size_text(self.cgroup)
         return "memory has " + said
 
@@ -48,7 +57,14 @@ class Memory:
 def memory(host: Host) -> Memory:
     """What /proc/meminfo and the cgroup say. Raises OSError."""
     rows = _rows(host.read("/proc/meminfo").replace(":", ""))
-    return Memory(rows["MemTotal"] << 10, rows["MemAvailable"] << 10, _cgroup_room(host))
+    return Memory(rows["MemTotal"] << 10, rows["MemAvailable"] << 10, _cgroup_room(host), _arc_room(host))
+
+
+def _arc_room(host: Host) -> int:
+    """Bytes above c_min in the ARC: the least it keeps (OpenZFS, arcstats). 0 without ZFS."""
+    stat = {row[0]: int(row[2]) for row in (line.split() for line in (read_or_none(host, ARC) or "").splitlines())
+            if len(row) == 3 and row[2].isdigit()}
+    return max(0, stat.get("size", 0) - stat.get("c_min", 0))
 
 
 def _rows(text: str) -> Dict[str, int]:
