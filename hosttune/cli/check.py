@@ -6,20 +6,27 @@ from __future__ import annotations
 import click
 
 from ..core import boot, engine
-from ..core.live import LiveHost
 from ..core.model import Report
+from ..core.settings import settings, wants
 from .output import Output, reporting
 from .profile import load, profile_option
+from .replay import host_of, replay_option
 
 
 @click.command(name="check")
 @click.argument("knobs", nargs=-1, metavar="[KNOB]...")
 @profile_option
+@replay_option
 @reporting
-def command(knobs: tuple[str, ...], profile_path: str | None, output: Output) -> int:
-    """Compare the settings of this host with what is wanted. Changes nothing."""
-    profile, host = load(profile_path), LiveHost()
+def command(knobs: tuple[str, ...], profile_path: str | None, replay: str | None, output: Output) -> int:
+    """Compare the settings of this host with what is wanted: now, wanted, why, who wants it, and what being wrong costs.
+
+    Without a profile everything is looked at, against what is recommended; with one what it declares, and beside it what is
+    only ever reported. Changes nothing.
+    """
+    profile, host = load(profile_path), host_of(replay)
     by_name, _ = boot.with_profile(profile)
-    wants = engine.wants_of(knobs, profile.knobs or None, by_name)
-    findings = [f for name, want in wants.items() for f in engine.check(by_name[name], host, want)]
-    return output.emit(Report("check", host.uname()[0], findings=tuple(findings), effects=tuple(host.effects)), profile)
+    wanted = wants(profile, by_name, knobs)
+    findings = [f for name, want in wanted.items() for f in engine.check(by_name[name], host, want)]
+    report = Report("check", host.uname()[0], findings=tuple(findings), effects=tuple(host.effects))
+    return output.emit(report, profile, settings=settings(profile, by_name, wanted))

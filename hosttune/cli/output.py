@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import functools
 import os
+import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TextIO
 
@@ -17,6 +18,7 @@ from .. import __version__
 from ..core.ignore import apply_ignores
 from ..core.model import Report, exit_code
 from ..core.profile import Profile
+from ..core.settings import Setting
 
 
 @dataclass(frozen=True)
@@ -30,8 +32,17 @@ class Output:
     ascii: bool
     started: float
 
-    def emit(self, report: Report, profile: Profile | None = None, err: bool = False) -> int:
-        """Print the report on stdout (err: on stderr, where stdout has another use) and return the exit code."""
+    def emit(
+        self,
+        report: Report,
+        profile: Profile | None = None,
+        err: bool = False,
+        settings: Mapping[str, Setting] | None = None,
+    ) -> int:
+        """Print the report on stdout (err: on stderr, where stdout has another use) and return the exit code.
+
+        settings: what is known of each setting, by finding id: the text is then a table of them.
+        """
         findings = report.findings
         if profile and profile.ignore:
             findings = tuple(apply_ignores(findings, profile.ignore, self.started))
@@ -39,21 +50,27 @@ class Output:
             report, findings=findings, version=__version__, duration_ms=int((time.time() - self.started) * 1000)
         )
         colours = self.format == "text" and coloured(self.colour, sys.stderr if err else sys.stdout)
-        click.echo(self._text(report, colours), nl=False, err=err, color=colours)
+        click.echo(self._text(report, colours, settings), nl=False, err=err, color=colours)
         return exit_code(report, self.strict)
 
-    def _text(self, report: Report, colours: bool) -> str:
+    def _text(self, report: Report, colours: bool, settings: Mapping[str, Setting] | None) -> str:
         if self.format == "json":
             from ..render import as_json
 
-            return as_json.render(report, self.started, self.strict)
+            return as_json.render(report, self.started, self.strict, settings)
         if self.format == "junit":
             from ..render import junit
 
             return junit.render(report)
+        ascii_only = self.ascii or not utf8()
+        if settings is not None:
+            from ..render import check_table
+
+            width = shutil.get_terminal_size((100, 24)).columns
+            return check_table.render(report, settings, width, colours, ascii_only, self.verbose)
         from ..render import text
 
-        return text.render(report, colours, self.ascii or not utf8(), self.verbose)
+        return text.render(report, colours, ascii_only, self.verbose)
 
 
 def coloured(choice: str, stream: TextIO) -> bool:

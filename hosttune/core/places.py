@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Dict, List, Mapping, Set, Union
+from typing import Dict, List, Mapping, Optional, Set
 
 from .model import Refused
 
@@ -18,37 +18,40 @@ def json_lines(text: str, file: str) -> Dict[str, int]:
     Refused for a key that stands in one map twice: json would take the last one in silence.
     """
     lines: Dict[str, int] = {}
-    open_: List[Union[Set[str], int]] = []  # a map's keys so far, or a list's next index
+    keys: List[Optional[Set[str]]] = []  # of each map that is open, its keys so far; None for a list
+    counts: List[int] = []  # of each list that is open, its next index
     place: List[str] = [""]
     key, after_colon, line, at = "", False, 1, 0
     for token in _TOKEN.finditer(text):
         line += text.count("\n", at, token.start())
         at, word = token.start(), token.group()
         if word in "}]":
-            open_.pop()
+            keys.pop()
+            counts.pop()
             place.pop()
         elif word == ",":
             after_colon = False
         elif word == ":":
             after_colon = True
-        elif open_ and isinstance(open_[-1], set) and not after_colon:
+        elif keys and keys[-1] is not None and not after_colon:
             key = json.loads(word)
-            if key in open_[-1]:
+            if key in keys[-1]:
                 raise Refused(
                     'the key "%s" stands here a second time' % key, "%s:%d" % (file, line), "take one of them out"
                 )
-            open_[-1].add(key)
+            keys[-1].add(key)
             lines[_below(place[-1], key)] = line
         else:
             here = place[-1]
-            if open_ and isinstance(open_[-1], set):
+            if keys and keys[-1] is not None:
                 here = _below(here, key)
-            elif open_:
-                here = "%s[%d]" % (here, open_[-1])
-                open_[-1] += 1
+            elif keys:
+                here = "%s[%d]" % (here, counts[-1])
+                counts[-1] += 1
                 lines.setdefault(here, line)
             if word in "{[":
-                open_.append(set() if word == "{" else 0)
+                keys.append(set() if word == "{" else None)
+                counts.append(0)
                 place.append(here)
                 after_colon = False
     return lines

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from .. import __version__
 from ..core.model import Refused, Report, as_dict, counts, exit_code, first_cause
+from ..core.settings import Setting
 
 SCHEMA = "hosttune.report/1"
 
@@ -40,9 +42,14 @@ def data(report: Report, started: float = 0, strict: bool = False) -> dict[str, 
     }
 
 
-def render(report: Report, started: float = 0, strict: bool = False) -> str:
-    """One JSON document, indented."""
-    return json.dumps(data(report, started, strict), indent=2) + "\n"
+def render(
+    report: Report, started: float = 0, strict: bool = False, settings: Mapping[str, Setting] | None = None
+) -> str:
+    """One JSON document, indented. settings: what is known of each setting, by finding id, under `settings` of the host."""
+    document = data(report, started, strict)
+    if settings is not None:
+        document["hosts"][0]["settings"] = as_dict(settings)
+    return json.dumps(document, indent=2) + "\n"
 
 
 def refusal(command: str, e: Refused) -> str:

@@ -17,10 +17,10 @@ import click
 from ..core.model import ERROR, FAIL, OK, SKIP, WARN, Action, Finding, Report, Step, counts, first_cause
 from .visible import visible, visible_report
 
-_MARKS = {OK: "✓", WARN: "!", FAIL: "✗", SKIP: "–", ERROR: "?"}
-_ASCII = {OK: "ok", WARN: "!!", FAIL: "XX", SKIP: "--", ERROR: "??"}
-_COLOURS = {OK: "green", WARN: "yellow", FAIL: "red", SKIP: "bright_black", ERROR: "magenta"}
-_ORDER = {FAIL: 0, ERROR: 1, WARN: 2, SKIP: 3, OK: 4}
+MARKS = {OK: "✓", WARN: "!", FAIL: "✗", SKIP: "–", ERROR: "?"}
+ASCII_MARKS = {OK: "ok", WARN: "!!", FAIL: "XX", SKIP: "--", ERROR: "??"}
+COLOURS = {OK: "green", WARN: "yellow", FAIL: "red", SKIP: "bright_black", ERROR: "magenta"}
+ORDER = {FAIL: 0, ERROR: 1, WARN: 2, SKIP: 3, OK: 4}
 
 Style = Callable[..., str]
 
@@ -33,12 +33,22 @@ def render(report: Report, colour: bool = False, ascii_only: bool = False, verbo
     """The whole report, ending in a line feed. verbose: also what is well and what does not apply."""
     report = visible_report(report)
     style: Style = click.style if colour else _plain
-    marks = _ASCII if ascii_only else _MARKS
+    marks = ASCII_MARKS if ascii_only else MARKS
     lines = list(_lines(report, style, marks, verbose))
     text = "\n".join(lines) + "\n"
-    if ascii_only:
-        text = text.replace("–", "-").replace("·", "-").replace("→", "->").encode("ascii", "replace").decode()
-    return text
+    return to_ascii(text) if ascii_only else text
+
+
+def to_ascii(text: str) -> str:
+    """Without any character beyond ASCII."""
+    return (
+        text.replace("–", "-")
+        .replace("·", "-")
+        .replace("→", "->")
+        .replace("…", "~")
+        .encode("ascii", "replace")
+        .decode()
+    )
 
 
 def _lines(report: Report, style: Style, marks: dict[str, str], verbose: bool) -> Iterator[str]:
@@ -47,7 +57,7 @@ def _lines(report: Report, style: Style, marks: dict[str, str], verbose: bool) -
     cause_group = next((g for g in groups if cause in g), None)
     if cause_group:
         yield from _finding(cause_group, style, marks)
-    for group in sorted((g for g in groups if g is not cause_group), key=lambda g: _ORDER[g[0].status]):
+    for group in sorted((g for g in groups if g is not cause_group), key=lambda g: ORDER[g[0].status]):
         f = group[0]
         if f.ignored:
             if verbose:
@@ -59,7 +69,7 @@ def _lines(report: Report, style: Style, marks: dict[str, str], verbose: bool) -
     yield from _steps(report, style)
     for action in report.actions:
         yield from _action(action, style)
-    yield _last_line(report, cause, style)
+    yield last_line(report, cause, style)
 
 
 def _fold(findings: Sequence[Finding]) -> list[list[Finding]]:
@@ -78,7 +88,7 @@ def _subjects(group: list[Finding]) -> str:
 
 def _finding(group: list[Finding], style: Style, marks: dict[str, str]) -> Iterator[str]:
     f = group[0]
-    word = style("%s %s" % (marks[f.status], f.id), fg=_COLOURS[f.status], bold=f.status == FAIL)
+    word = style("%s %s" % (marks[f.status], f.id), fg=COLOURS[f.status], bold=f.status == FAIL)
     because = " (because of %s)" % ", ".join(f.because) if f.because else ""
     told = "%s: %s" % (_subjects(group), f.summary)
     if f.summary.startswith(f.subject + " "):
@@ -133,7 +143,8 @@ def _action(action: Action, style: Style) -> Iterator[str]:
         yield "     costs:  %s" % action.costs
 
 
-def _last_line(report: Report, cause: Finding | None, style: Style) -> str:
+def last_line(report: Report, cause: Finding | None, style: Style) -> str:
+    """How many of each, and the first cause."""
     n = counts(report.findings)
     words = (
         (OK, "ok"),

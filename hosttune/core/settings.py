@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a person wants to know of a setting beside its value: why, who wants it, how sure that is, what being wrong costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Dict, Mapping
+
+from . import engine
+from .model import OPT_IN, REPORT, Knob
+from .profile import Profile
+
+_RECOMMENDED = {OPT_IN: "opt-in: nobody asked for it", REPORT: "only reported"}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One knob. source: where the wanted value comes from ("site.yml:6 (conservative)", "recommended"); evidence: how sure it
+    is; cost: what it costs when it is wrong; persists: where it is kept over a reboot."""
+
+    name: str
+    title: str
+    want: str
+    why: str
+    source: str
+    evidence: str
+    cost: str
+    persists: str
+    recommend: str
+
+
+def wants(profile: Profile, knobs: Mapping[str, Knob], names: "tuple[str, ...]" = ()) -> Dict[str, str]:
+    """What is looked at, and against which want ("": as recommended, which nobody asked for): those named, else what the
+    profile declares and, beside it, what is only ever reported; else everything."""
+    declared = profile.knobs or None
+    found = engine.wants_of(names, declared, knobs)
+    if names or declared is None:
+        return found
+    rest = {
+        name: "" for name, knob in knobs.items() if knob.recommend == REPORT and not knob.starts and name not in found
+    }
+    return {name: {**found, **rest}[name] for name in knobs if name in found or name in rest}
+
+
+def settings(profile: Profile, knobs: Mapping[str, Knob], wanted: Mapping[str, str]) -> Dict[str, Setting]:
+    """By finding id."""
+    return {knobs[name].id: _setting(profile, knobs[name], want) for name, want in wanted.items()}
+
+
+def _setting(profile: Profile, knob: Knob, want: str) -> Setting:
+    said = profile.sources.get(knob.name, "")
+    source = said or ("asked for by name" if want else _RECOMMENDED.get(knob.recommend, "recommended"))
+    return Setting(
+        knob.name,
+        knob.title,
+        want or knob.want,
+        knob.why,
+        source,
+        knob.evidence,
+        knob.cost,
+        knob.persists,
+        knob.recommend,
+    )
