@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One JSON request on standard input, one JSON answer on standard output: the same files run as a small zip anywhere.
+"""A JSON request a line on standard input, its answer a line on standard output: the same files run as a small zip anywhere.
 
 Request   {"op": NAME, ...its own fields}
 Answer    {"op": NAME, "version": TEXT, "result": ...} and exit code 0, or
@@ -12,7 +12,7 @@ import json
 import os
 import platform
 import sys
-from typing import Any, Callable, Dict, Mapping, Tuple
+from typing import Any, BinaryIO, Callable, Dict, Iterator, Mapping, Tuple
 
 from . import __version__
 from .live import LiveHost
@@ -89,10 +89,23 @@ def answer(request: Request) -> Tuple[int, Dict[str, Any]]:
         return 2, dict(head, error={"what": e.strerror or str(e), "where": str(e.filename or ""), "way_out": ""})
 
 
+def _requests(stream: BinaryIO) -> Iterator[Request]:
+    """A request a line; or one alone, in as many lines as it likes."""
+    text = stream.readline()
+    try:
+        first = json.loads(text or b"{}")
+    except ValueError:
+        first = json.loads(text + stream.read())
+    yield first
+    yield from map(json.loads, stream)
+
+
 def main() -> int:
-    """Serve one request from standard input."""
-    code, told = answer(json.loads(sys.stdin.buffer.read() or b"{}"))
-    # Through the byte stream: with the C locale of a bare container, a text stream may not hold all characters.
-    sys.stdout.buffer.write(json.dumps(told, sort_keys=True).encode("ascii") + b"\n")
-    sys.stdout.buffer.flush()
+    """Serve standard input until it ends: a request a line, each answered by a line. Exit code of the last one."""
+    code = 0
+    for request in _requests(sys.stdin.buffer):
+        code, told = answer(request)
+        # Through the byte stream: with the C locale of a bare container, a text stream may not hold all characters.
+        sys.stdout.buffer.write(json.dumps(told, sort_keys=True).encode("ascii") + b"\n")
+        sys.stdout.buffer.flush()
     return code

@@ -78,10 +78,21 @@ def _zip(sources: List[Tuple[str, bytes]]) -> bytes:
     return out.getvalue()
 
 
-def stdin(request: Mapping[str, Any]) -> bytes:
-    """All that the bootstrap reads: length, zip, request."""
+@functools.cache
+def opening() -> bytes:
+    """What the bootstrap reads before the first request: length and zip."""
     code = build()
-    return b"%d\n" % len(code) + code + json.dumps(request).encode("ascii")
+    return b"%d\n" % len(code) + code
+
+
+def stdin(request: Mapping[str, Any]) -> bytes:
+    """All that the bootstrap reads for one request: length, zip, request."""
+    return opening() + line(request)
+
+
+def line(request: Mapping[str, Any]) -> bytes:
+    """A request as one line, without its end."""
+    return json.dumps(request).encode("ascii")
 
 
 @functools.lru_cache(maxsize=None)

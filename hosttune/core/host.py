@@ -125,6 +125,13 @@ class Host:
         """A read-only command. Never raises for what the command does; no shell."""
         raise NotImplementedError
 
+    def converse(self, argv: Sequence[str], opening: bytes, line: bytes, timeout: float = 20) -> Ran:
+        """One of many questions to the same command: it is started once, given `opening`, and answers each line by a line.
+
+        As run() of that command with both on its standard input, which is what a door without standing commands does.
+        """
+        return self.run(argv, timeout, opening + line)
+
     def clock(self) -> float:
         """Seconds since the epoch."""
         raise NotImplementedError

@@ -8,8 +8,9 @@ import errno
 import fcntl
 import os
 import stat
+import threading
 import time
-from typing import Any, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from . import command
 from .host import ENV_PREFIXES, READ_LIMIT, TEMP, Host, Inquiry, Ran, Space, Stat, Who, digest
@@ -29,6 +30,8 @@ class LiveHost(Host):
 
     def __init__(self) -> None:
         self.effects = []
+        self._standing: Dict[Tuple[str, ...], command.Conversation] = {}
+        self._one_speaks = threading.Lock()
 
     def read_bytes(self, path: str, limit: int = 0) -> bytes:
         # In pieces: one read of 4 MiB from a /proc/sys file is ENOMEM (fs/proc/proc_sysctl.c allocates the whole count).
@@ -75,18 +78,20 @@ class LiveHost(Host):
         return Space(v.f_blocks * v.f_frsize, v.f_bfree * v.f_frsize, (v.f_blocks - v.f_bfree) * v.f_frsize)
 
     def run(self, argv: Sequence[str], timeout: float = 20, stdin: bytes = b"") -> Ran:
-        env = dict(os.environ, LC_ALL="C.UTF-8", PATH=os.environ.get("PATH", "") + ":/usr/sbin:/sbin:/usr/bin:/bin")
-        try:
-            rc, out, err, late = command.run(argv, timeout, stdin, env)
-        except command.TooMuch:
-            return Ran(125, "", "%s: more than %d MiB of output" % (argv[0], command.OUTPUT_LIMIT >> 20))
-        except OSError as e:
-            return Ran(
-                127 if isinstance(e, FileNotFoundError) else 126, "", "%s: %s" % (argv[0], os.strerror(e.errno or 0))
-            )
-        if late:
-            return Ran(124, _text(out), _text(err), timeout)
-        return Ran(rc, _text(out), _text(err))
+        return _ran(argv, timeout, lambda: command.run(argv, timeout, stdin, _environment()))
+
+    def converse(self, argv: Sequence[str], opening: bytes, line: bytes, timeout: float = 20) -> Ran:
+        def ask() -> Tuple[int, bytes, bytes, bool]:
+            there = self._standing.pop(tuple(argv), None)
+            if there is None or there.over:  # a container that was restarted has taken it along
+                there = command.Conversation(argv, _environment(), opening)
+            told = there.ask(line, timeout)
+            if not there.over:
+                self._standing[tuple(argv)] = there
+            return told
+
+        with self._one_speaks:
+            return _ran(argv, timeout, ask)
 
     def clock(self) -> float:
         return time.time()
@@ -235,6 +240,23 @@ class LiveHost(Host):
     def execute(self, argv: Sequence[str], timeout: float = 60) -> Ran:
         self._log("run", " ".join(argv), argv=list(argv))
         return self.run(argv, timeout)
+
+
+def _environment() -> Dict[str, str]:
+    return dict(os.environ, LC_ALL="C.UTF-8", PATH=os.environ.get("PATH", "") + ":/usr/sbin:/sbin:/usr/bin:/bin")
+
+
+def _ran(argv: Sequence[str], timeout: float, do: Callable[[], Tuple[int, bytes, bytes, bool]]) -> Ran:
+    """What a command answered; that it could not be started, or said too much, is an answer, too."""
+    try:
+        rc, out, err, late = do()
+    except command.TooMuch:
+        return Ran(125, "", "%s: more than %d MiB of output" % (argv[0], command.OUTPUT_LIMIT >> 20))
+    except OSError as e:
+        return Ran(
+            127 if isinstance(e, FileNotFoundError) else 126, "", "%s: %s" % (argv[0], os.strerror(e.errno or 0))
+        )
+    return Ran(124, _text(out), _text(err), timeout) if late else Ran(rc, _text(out), _text(err))
 
 
 def _text(data: Optional[bytes]) -> str:
