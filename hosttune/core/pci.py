@@ -44,7 +44,7 @@ def gpus(host: Host) -> List[Gpu]:
         found.append(
             Gpu(
                 bdf,
-                _link(host, base + "driver").rpartition("/")[2],
+                driver(host, bdf),
                 int(node),
                 (read_or_none(host, base + "device") or "").strip(),
             )
@@ -61,6 +61,16 @@ def _link(host: Host, path: str) -> str:
         raise
 
 
+def driver(host: Host, bdf: str) -> str:
+    """The driver that is bound to a function, "" for none."""
+    return _link(host, "%s/%s/driver" % (DEVICES, bdf)).rpartition("/")[2]
+
+
+def iommu_group(host: Host, bdf: str) -> str:
+    """The number of a function's IOMMU group, "" where no IOMMU stands between it and memory."""
+    return _link(host, "%s/%s/iommu_group" % (DEVICES, bdf)).rpartition("/")[2]
+
+
 def ports_above(host: Host, bdf: str) -> List[str]:
     """The ports on the way from a function up to its root port, nearest first: as its place in /sys/devices tells.
 
@@ -68,6 +78,16 @@ def ports_above(host: Host, bdf: str) -> List[str]:
     """
     parts = _link(host, "%s/%s" % (DEVICES, bdf)).split("/")
     return [part for part in reversed(parts[:-1]) if _BDF.match(part)]
+
+
+def bus_policy(host: Host) -> str:
+    """The kernel's policy for MaxPayload: default, tune_off, safe, perf or peer2peer. The last one on its command line
+    counts, over the one that it was built with (drivers/pci/pci.c, pci_setup)."""
+    named = re.findall(r"pcie_bus_(\w+)", read_or_none(host, "/proc/cmdline") or "")
+    if named:
+        return str(named[-1])
+    built = read_or_none(host, "/boot/config-" + host.uname()[1]) or ""
+    return "perf" if "CONFIG_PCIE_BUS_PERFORMANCE=y" in built else "default"
 
 
 def owner(gpu: Gpu, assigned: Mapping[str, str]) -> str:

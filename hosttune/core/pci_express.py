@@ -60,6 +60,11 @@ class Express:
         return _size(self.device_control >> 5 & 7)
 
     @property
+    def max_payload_text(self) -> str:
+        """As a person reads it."""
+        return str(self.max_payload or "a reserved code")
+
+    @property
     def max_payload_supported(self) -> int:
         """0 for the two reserved codes."""
         return _size(self.device_capabilities & 7)

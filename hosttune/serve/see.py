@@ -9,7 +9,7 @@ from typing import Any
 
 from ..core.catalogue import finding
 from ..core.host import Host
-from ..core.knobs.pcie_max_read_request import computing
+from ..core.own_gpus import computing
 from ..core.model import ERROR, FAIL, OK, SKIP, WARN, Finding, Hint, Refused, Step
 from ..core.place import Place, place_of
 from ..core.profile import Profile

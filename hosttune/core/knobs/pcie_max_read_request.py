@@ -7,11 +7,10 @@ every reboot and after a driver-internal GPU reset.
 
 from __future__ import annotations
 
-import re
 from typing import Dict
 
-from .. import gpu_registers, pci_express
-from ..host import Host, read_or_none
+from .. import own_gpus, pci, pci_express
+from ..host import Host
 from ..model import OPT_IN, Knob, Reading, Refused, Step
 
 SIZES = ("128", "256", "512", "1024", "2048", "4096")
@@ -19,7 +18,7 @@ SIZES = ("128", "256", "512", "1024", "2048", "4096")
 
 def read(host: Host) -> Dict[str, Reading]:
     """{bdf: size in bytes} of each NVIDIA GPU function. A GPU that belongs to a virtual machine is a skip."""
-    return gpu_registers.each(host, one)
+    return own_gpus.each(host, one)
 
 
 def one(host: Host, bdf: str) -> Reading:
@@ -34,7 +33,7 @@ def step(host: Host, subject: str, have: str, want: str) -> Step:
     """The masked write. Refused where it would be unsafe or cannot work; deferred while the GPU computes."""
     _refuse_machine(host)
     _refuse_policy(host)
-    gpu_registers.refuse_write(host, (subject,), NAME)
+    own_gpus.refuse_write(host, (subject,), NAME)
     undo = pci_express.set_max_read_request(subject, int(have)) if have in SIZES else ()
     argv = pci_express.set_max_read_request(subject, int(want))
     return Step(ID, subject, "run", "%s MaxReadReq" % subject, have, want, argv, undo)
@@ -48,11 +47,8 @@ def _refuse_machine(host: Host) -> None:
 
 
 def _refuse_policy(host: Host) -> None:
-    """Under pcie_bus_perf a device may have a smaller MaxPayload than the port above it: then MaxReadReq must not be larger.
-    What the command line says overrides what the kernel was built with (drivers/pci/pci.c, pci_setup)."""
-    named = re.findall(r"pcie_bus_\w+", read_or_none(host, "/proc/cmdline") or "")
-    built = "" if named else read_or_none(host, "/boot/config-" + host.uname()[1]) or ""
-    if (named and named[-1] == "pcie_bus_perf") or "CONFIG_PCIE_BUS_PERFORMANCE=y" in built:
+    """Under this policy a device may have a smaller MaxPayload than the port above it: then MaxReadReq must not be larger."""
+    if pci.bus_policy(host) == "perf":
         raise Refused(
             "the kernel runs with pci=pcie_bus_perf, under which MaxReadReq must not exceed MaxPayload",
             "/proc/cmdline",
@@ -74,12 +70,12 @@ PCIE_MAX_READ_REQUEST = Knob(
     read=read,
     step=step,
     check=check,
-    skip=gpu_registers.skip,
-    read_one=gpu_registers.reader(one),
+    skip=own_gpus.skip,
+    read_one=own_gpus.reader(one),
     recommend=OPT_IN,
     why="larger read requests mean fewer requests for the same host-to-device copy; measure it on your host before you credit it",
     cost="nothing that was measured: it governs what the GPU reads from host memory, not what GPUs write to each other",
-    evidence="in pcie-inference as part of a bundle that gained; the one public A/B on this GPU class saw no change from 128 to 4096",
+    evidence="in pcie-inference, from a bundle that gained; the one public A/B on this GPU class saw no change from 128 to 4096",
     persists="boot unit: the register is lost at each reboot, and by a GPU reset of the driver",
     if_ignored="the kernel refuses the write (setpci exits 0 all the same), or the GPU keeps its own value",
 )

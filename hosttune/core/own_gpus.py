@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The GPUs whose registers this host may read and write, for the knobs that keep one of them.
+"""The GPUs that are this host's own to read and write, and the PCIe ports above them, for the knobs that keep a setting there.
 
 A GPU that belongs to a virtual machine is a skip; what cannot be read is an error; a write waits while the GPU computes.
 """
@@ -12,10 +12,11 @@ from typing import Callable, Dict, List, Sequence, Tuple
 from . import container, gpus, pci
 from .devices import UVM, device_table
 from .host import Host, errname, read_or_none
-from .model import Reading, Refused
+from .model import Reading, Refused, natural
 from .pci_express import Unreadable
 
 LOCKDOWN = "/sys/kernel/security/lockdown"
+NO_PORT = "no PCIe port above it can be seen (a virtual machine?)"
 One = Callable[[Host, str], Reading]
 """(host, bdf) -> what stands there. May raise Unreadable and OSError."""
 
@@ -24,6 +25,30 @@ def each(host: Host, one: One) -> Dict[str, Reading]:
     """{bdf: Reading} of every GPU function."""
     assigned = pci.vm_assigned(host)
     return {gpu.bdf: _unless_owned(host, gpu, assigned, one) for gpu in pci.gpus(host)}
+
+
+def ports(host: Host, one: One) -> Dict[str, Reading]:
+    """{bdf: Reading} of every port above a GPU of this host, once; a GPU that has none, or is not this host's, is a skip."""
+    assigned = pci.vm_assigned(host)
+    found: Dict[str, Reading] = {}
+    for gpu in pci.gpus(host):
+        owner = pci.owner(gpu, assigned)
+        above = [] if owner else pci.ports_above(host, gpu.bdf)
+        if not above:
+            found[gpu.bdf] = Reading(skip=owner or NO_PORT)
+        for port in above:
+            if port not in found:
+                found[port] = guarded(host, port, one)
+    return _sorted(found)
+
+
+def with_ports(host: Host, one: One) -> Dict[str, Reading]:
+    """{bdf: Reading} of every GPU function and every port above one."""
+    return _sorted(dict(ports(host, one), **each(host, one)))
+
+
+def _sorted(found: Dict[str, Reading]) -> Dict[str, Reading]:
+    return {bdf: found[bdf] for bdf in sorted(found, key=natural)}
 
 
 def _unless_owned(host: Host, gpu: pci.Gpu, assigned: Dict[str, str], one: One) -> Reading:
@@ -44,12 +69,6 @@ def guarded(host: Host, bdf: str, one: One) -> Reading:
 def reader(one: One) -> One:
     """For Knob.read_one: `one`, which then raises neither."""
     return lambda host, bdf: guarded(host, bdf, one)
-
-
-def mine(host: Host) -> List[pci.Gpu]:
-    """The GPUs of this host: those that belong to no virtual machine."""
-    assigned = pci.vm_assigned(host)
-    return [gpu for gpu in pci.gpus(host) if not pci.owner(gpu, assigned)]
 
 
 def skip(host: Host) -> str:
