@@ -13,13 +13,17 @@ from typing import Any
 
 import click
 
+from ..core import profile as profiles
 from ..core.devices import DeviceTable, Node, device_table
+from ..core.host import Host
 from ..core.ignore import apply_ignores
 from ..core.live import LiveHost
-from ..core.lxc import needs, outlook, see, sync
+from ..core.lxc import cuda, docker, fleet, needs, outlook, see, store, sync, vms
 from ..core.lxc.needs import Wanted
-from ..core.model import Refused
+from ..core.lxc.patience import Patience
+from ..core.model import Refused, Report
 from ..core.profile import Container, Profile
+from ..render.visible import visible
 from .output import Output, reporting
 from .profile import load, profile_option
 
@@ -30,15 +34,19 @@ def command() -> None:
 
 
 def wanted_options(with_profile: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Adds --form, --gpus, --caps and --drop; what is not given comes from the profile, then from the defaults."""
+    """Adds what a container is wanted to have, as `words`; what is not given comes from the profile, then from the defaults."""
 
     def add(function: Callable[..., Any]) -> Callable[..., Any]:
         options = [
             click.option("--form", type=click.Choice(needs.FORMS), help="keep (default) heals the form that is there."),
-            click.option("--gpus", metavar="GPUS", help='all, minors such as "0,1", or "numa:0". Default: those it has now.'),
+            click.option("--gpus", metavar="GPUS", help='all, minors ("0,1"), PCI addresses, UUIDs, or "numa:0"; and no others. '
+                         "Default: those it has now."),
             click.option("--caps", is_flag=True, default=None, help="/dev/nvidia-caps too (MIG, some monitoring)."),
+            click.option("--dri", is_flag=True, default=None, help="The /dev/dri nodes of its GPUs too (not needed for CUDA)."),
+            click.option("--cpus", metavar="CPUS", help='Pin it: numa (its GPUs\' NUMA node) or a list ("0-15,64-79").'),
             click.option("--drop", multiple=True, type=click.IntRange(1, 511), metavar="MAJOR",
                          help="This major is stale, whatever it once was for. May be repeated."),
+            click.option("--prune", is_flag=True, help="Also drop stale rules of which nobody can tell what they were for."),
         ]  # fmt: skip
         for option in reversed(options):
             function = option(function)
@@ -47,54 +55,107 @@ def wanted_options(with_profile: bool) -> Callable[[Callable[..., Any]], Callabl
     return add
 
 
-def _declared(profile: Profile, ct_id: str, form: str | None, gpus: str | None, caps: bool | None) -> Container | None:
+def _declared(profile: Profile, ct_id: str, words: dict[str, Any]) -> Container | None:
     """The profile's container with the command line's words on top; None when neither says anything."""
     base = profile.containers.get(ct_id)
-    if base is None and form is None and gpus is None and not caps:
+    said = {key: words[key] for key in ("form", "gpus", "caps", "dri", "cpus") if words.get(key) is not None}
+    if base is None and not said:
         return None
-    base = base or Container(gpu="optional")
-    return replace(base, form=form or base.form, gpus=gpus or base.gpus, caps=base.caps if caps is None else caps)
+    for key, value in said.items():
+        spec = profiles.SPEC.keys["containers"].each.keys[key]
+        pattern = getattr(spec, "pattern", "")
+        if pattern and not re.fullmatch(pattern, value):
+            raise Refused("%s is not %s" % (value or "an empty text", spec.says), "--" + key)
+    return replace(base or Container(gpu="optional", gpus=""), **said)
 
 
-def _wanted(host: LiveHost, declared: Container | None, drop: tuple[int, ...]) -> Wanted:
-    return outlook.wanted_of(host, declared, drop) if declared else Wanted(drop=drop)
+def _wanted(host: Host, profile: Profile, ct_id: str, words: dict[str, Any], given: dict[int, str] | None = None) -> Wanted:
+    declared = _declared(profile, ct_id, words)
+    serves = outlook.serves(profile.engines, ct_id)
+    if declared is None:
+        given = vms.assigned(host) if given is None else given
+        return Wanted(drop=words["drop"], prune=words["prune"], vms=given, serves=serves)
+    return outlook.wanted_of(host, declared, words["drop"], words["prune"], serves, given)
 
 
 @command.command(name="show", short_help="what it gets, what is wrong with it, what sync would do")
 @click.argument("ct_id", metavar="ID")
 @wanted_options(with_profile=True)
 @reporting
-def show(ct_id: str, form: str | None, gpus: str | None, caps: bool | None, drop: tuple[int, ...], profile_path: str | None,
-         output: Output) -> int:  # fmt: skip
-    """What container ID gets, what is wrong with it, and what sync would do. Changes nothing.
+def show(ct_id: str, profile_path: str | None, output: Output, **words: Any) -> int:
+    """What container ID gets, rule by rule; what is wrong with it; what sync would do. Changes nothing.
 
     Exit code: 0 nothing to do, 1 something to do or to warn of, 2 refused.
     """
     profile, host = load(profile_path), LiveHost()
-    declared = _declared(profile, ct_id, form, gpus, caps)
-    report = sync.show(host, ct_id, _wanted(host, declared, drop))
+    report = sync.show(host, ct_id, _wanted(host, profile, ct_id, words))
+    if report.facts["running"] != "no":
+        config = store.find(host, ct_id)
+        report = replace(report, findings=(*report.findings, *docker.advice(host, config, see.devices_for(host, config))))
     judged = replace(report, findings=tuple(apply_ignores(report.findings, profile.ignore, output.started)))
+    if output.format == "text":
+        _tell_gets(report)
     return max(output.emit(judged), sync.code(judged))
 
 
+def _tell_gets(report: Report) -> None:
+    """A line for each device line: where it stands, what it says, what it means now."""
+    facts = report.facts
+    state = "does not run" if facts["running"] == "no" else "runs (%s)" % facts["running"]
+    click.echo("%s  %s, %s" % (facts["config"], facts["kind"], state))
+    rows = [row.split("\t") for row in facts["gets"].split("\n") if row]
+    width = min(max([len(says) for _, says, _ in rows], default=0), 70)
+    for place, says, means in rows:
+        click.echo("  %5s  %s  %s" % (place.rpartition(":")[2], visible(says).ljust(width), visible(means)))
+
+
 @command.command(name="sync", short_help="heal file and running container; restart only by policy")
-@click.argument("ct_id", metavar="ID")
+@click.argument("ct_ids", metavar="ID...", nargs=-1)
+@click.option("--all", "every", is_flag=True, help="Every container of this host that has, or is declared to have, GPUs.")
 @click.option("--dry-run", is_flag=True, help="Show the changes, make none.")
 @click.option("--restart", type=click.Choice(["never", "idle", "always"]),
               help="never (default) names what a restart would destroy; idle restarts when that is nothing.")  # fmt: skip
+@click.option("--wait-quorum", type=click.IntRange(0, 3600), default=0, metavar="SECONDS",
+              help="If there is something to write, wait so long for the cluster's quorum.")  # fmt: skip
 @wanted_options(with_profile=True)
 @reporting
-def sync_(ct_id: str, dry_run: bool, restart: str | None, form: str | None, gpus: str | None, caps: bool | None,
-          drop: tuple[int, ...], profile_path: str | None, output: Output) -> int:  # fmt: skip
-    """Heal container ID: its config file, then the running container by a live rule, then (by policy) a restart.
+def sync_(ct_ids: tuple[str, ...], every: bool, dry_run: bool, restart: str | None, wait_quorum: int, profile_path: str | None,
+          output: Output, **words: Any) -> int:  # fmt: skip
+    """Heal containers: the config file, then the running container by live rules, then (by policy) a restart.
 
     The file is backed up, replaced in one step under Proxmox VE's own lock, read back and journalled; then every node is
-    opened inside again.
+    opened inside again, and CUDA is started. Several containers: one that is refused keeps no other from being healed.
     """
     profile, host = load(profile_path), LiveHost()
-    declared = _declared(profile, ct_id, form, gpus, caps)
-    policy = restart or (declared.restart if declared else "never")
-    return output.emit(sync.sync(host, ct_id, _wanted(host, declared, drop), policy, dry_run), profile)
+    if every == bool(ct_ids):
+        raise Refused("name containers, or --all", "hosttune lxc sync", "hosttune lxc sync 200, or hosttune lxc sync --all")
+    quorum = Patience(wait_quorum, lambda line: click.echo(line, err=True))
+    if len(ct_ids) == 1:
+        ct_id = ct_ids[0]
+        policy = restart or (profile.containers[ct_id].restart if ct_id in profile.containers else "never")
+        wanted = _wanted(host, profile, ct_id, words)
+        report = sync.sync(host, ct_id, wanted, policy, dry_run, prove=cuda.starts, quorum=quorum)
+        return output.emit(_allowed(report, policy, dry_run), profile)
+    ids = dict.fromkeys((*profile.containers, *fleet.with_gpus(host)) if every else ct_ids)
+    given = vms.assigned(host)
+    orders = {ct_id: _order(host, profile, ct_id, words, restart, given) for ct_id in ids}
+    reports = fleet.sync_each(host, orders, dry_run, cuda.starts, quorum)
+    reports = [_allowed(report, orders[ct_id].restart, dry_run) for ct_id, report in zip(orders, reports, strict=True)]
+    mode = "plan" if dry_run else "apply"
+    return output.emit(fleet.merged(reports, "lxc sync", host.uname()[0], mode), profile)
+
+
+def _order(host: Host, profile: Profile, ct_id: str, words: dict[str, Any], restart: str | None,
+           given: dict[int, str]) -> fleet.Order:  # fmt: skip
+    policy = restart or (profile.containers[ct_id].restart if ct_id in profile.containers else "never")
+    return fleet.Order(lambda: _wanted(host, profile, ct_id, words, given), policy)
+
+
+def _allowed(report: Report, policy: str, dry_run: bool) -> Report:
+    """A dry run without the restarts that the policy forbids: they stand in the findings, with all that they destroy."""
+    if not dry_run:
+        return report
+    return replace(report, actions=tuple(action for action in report.actions if fleet.may(action, policy)))
 
 
 @command.command(name="live", short_help="heal the running container alone, at once")
@@ -105,8 +166,11 @@ def sync_(ct_id: str, dry_run: bool, restart: str | None, form: str | None, gpus
 def live(ct_id: str, dry_run: bool, profile_path: str | None, output: Output) -> int:
     """Give the running container ID the rules it lacks, at once. Not persistent: its file is left alone."""
     profile, host = load(profile_path), LiveHost()
-    declared = profile.containers.get(ct_id)
-    return output.emit(sync.live(host, ct_id, _wanted(host, declared, ()), dry_run), profile)
+    wanted = _wanted(host, profile, ct_id, {"drop": (), "prune": False})
+    report = sync.live(host, ct_id, wanted, dry_run)
+    if report.changed and output.format == "text":
+        click.echo("not persistent: it ends with the next start; the file is healed by: hosttune lxc sync " + ct_id, err=True)
+    return output.emit(report, profile)
 
 
 @command.command(name="preview", short_help="what sync would make of a copy of a config")
@@ -118,21 +182,21 @@ def live(ct_id: str, dry_run: bool, profile_path: str | None, output: Output) ->
 @click.option(
     "--pve-container", metavar="VERSION", help="With a /proc/devices text: version of the package, such as 5.3.5."
 )
+@click.option("--required", is_flag=True, help="It shall not start without its GPUs (gpu: required).")
 @wanted_options(with_profile=False)
 @reporting
-def preview(file: str, devices: str, gpu_count: int | None, pve_container: str | None, form: str | None, gpus: str | None,
-            caps: bool | None, drop: tuple[int, ...], output: Output) -> int:  # fmt: skip
+def preview(file: str, devices: str, gpu_count: int | None, pve_container: str | None, required: bool, output: Output,
+            **words: Any) -> int:  # fmt: skip
     """What sync would make of a copy of a config, anywhere: the new file on stdout, findings on stderr.
 
-    Exit code: 0 nothing to do, 1 something to do or to warn of, 2 refused.
+    With -o json or junit the report holds both (`facts.file`). DEVICES from a recording also tells NUMA nodes, PCI addresses
+    and UUIDs. Exit code: 0 nothing to do, 1 something to do or to warn of, 2 refused.
     """
     data = Path(file).read_bytes()
     if b"\0" in data:
         raise Refused("this is not a container config: it holds NUL bytes", file)
-    table = _table(devices, gpu_count, pve_container)
-    chosen = _minors(gpus)
-    wanted = Wanted(chosen, form=form or needs.KEEP, caps=bool(caps), drop=drop)
-    report, new = sync.preview(data, file, wanted, table, "container")
+    host, table = _table(devices, gpu_count, pve_container)
+    report, new = sync.preview(data, file, _previewed(host, table, words, required), table, "container")
     if output.format == "text":
         sys.stdout.buffer.write(new)
         sys.stdout.buffer.flush()
@@ -142,17 +206,26 @@ def preview(file: str, devices: str, gpu_count: int | None, pve_container: str |
     return sync.code(report)
 
 
-def _minors(gpus: str | None) -> tuple[int, ...] | None:
-    if gpus is None:
-        return ()
-    if gpus == "all":
-        return None
-    if not re.fullmatch(r"\d+(,\d+)*", gpus):
-        raise Refused("%s is neither all nor minors such as 0,1" % gpus, "--gpus")
-    return tuple(sorted({int(n) for n in gpus.split(",")}))
+def _previewed(host: Host | None, table: DeviceTable, words: dict[str, Any], required: bool) -> Wanted:
+    """What the words mean on a recorded host, or (minors alone) on a list of device numbers."""
+    declared = _declared(Profile(), "", words)
+    if host is not None and declared is not None:
+        wanted = outlook.wanted_of(host, declared, words["drop"], words["prune"])
+        return replace(wanted, required=required)
+    gpus, cpus = words["gpus"], words["cpus"] or ""
+    if gpus not in (None, "all") and not re.fullmatch(r"\d+(,\d+)*", gpus):
+        raise Refused("%s can be told from a recording only" % gpus, "--gpus", "name minors (0,1), or record the host: "
+                      "hosttune doctor --record FILE")
+    if cpus == "numa":
+        raise Refused("the NUMA node of its GPUs can be told from a recording only", "--cpus numa", "name the CPUs: --cpus 0-15")
+    chosen = () if gpus is None else None if gpus == "all" else tuple(sorted({int(n) for n in gpus.split(",")}))
+    dri = tuple(path for path, _ in table.below("/dev/dri")) if words["dri"] else ()
+    return Wanted(chosen, required, words["form"] or needs.KEEP, bool(words["caps"]), words["drop"], words["prune"], dri,
+                  "" if cpus == "any" else cpus)  # fmt: skip
 
 
-def _table(path: str, gpu_count: int | None, pve_container: str | None) -> DeviceTable:
+def _table(path: str, gpu_count: int | None, pve_container: str | None) -> tuple[Host | None, DeviceTable]:
+    """The host, where it was recorded, and its devices."""
     text = Path(path).read_text(encoding="utf-8", errors="surrogateescape")
     if text.lstrip().startswith("{"):
         return _recorded(path, text)
@@ -161,16 +234,16 @@ def _table(path: str, gpu_count: int | None, pve_container: str | None) -> Devic
     version = tuple(int(n) for n in re.findall(r"\d+", pve_container)) if pve_container else None
     bare = device_table(text)
     if gpu_count is None:
-        return device_table(text, pve_container=version)
+        return None, device_table(text, pve_container=version)
     nodes = {"/dev/nvidia%d" % n: Node("char", 195, n) for n in range(gpu_count)}
     nodes["/dev/nvidiactl"] = Node("char", 195, 255)
     uvm = bare.major("nvidia-uvm")
     if uvm is not None:
         nodes.update({"/dev/nvidia-uvm": Node("char", uvm, 0), "/dev/nvidia-uvm-tools": Node("char", uvm, 1)})
-    return device_table(text, nodes, version)
+    return None, device_table(text, nodes, version)
 
 
-def _recorded(path: str, text: str) -> DeviceTable:
+def _recorded(path: str, text: str) -> tuple[Host, DeviceTable]:
     from ..core.recording import load as machines
     from ..data import machine
 
@@ -180,4 +253,4 @@ def _recorded(path: str, text: str) -> DeviceTable:
         raise Refused("this is not JSON: %s" % getattr(e, "msg", e), "%s:%s" % (path, getattr(e, "lineno", 1)))
     if "host" not in hosts:
         raise Refused('the recording has no machine "host"', path)
-    return see.device_table_of(hosts["host"])
+    return hosts["host"], see.device_table_of(hosts["host"])

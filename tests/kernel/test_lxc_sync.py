@@ -48,7 +48,8 @@ def test_sync_heals_the_file_and_the_running_container_and_a_second_one_touches_
     assert ids(done, "fail", "error") == set(), done.findings
     assert host.container.config.read_bytes() == was.replace(b"lxc.cgroup2.devices.allow = c 509:* rwm\n", b"").replace(
         b"c 234:* rwm\n", b"c 234:* rwm\nlxc.cgroup2.devices.allow = c 511:* rwm\n")
-    assert [action.argv[-1] for action in done.actions] == ["c 511:* rwm"]
+    assert [action.argv[-2:] for action in done.actions] == [
+        ("devices.allow", "c 511:* rwm"), ("devices.deny", "c 509:* rwm")], "the hole is closed where it is open, too"
     assert host.container.open_errno("/dev/nvidia-uvm") == "ok" and host.container.pid == pid, "nothing was restarted"
     (count,) = [f for f in done.findings if f.id == "HT429"]
     assert count.have == "5 of 5 nodes open, 2 of 2 GPUs"

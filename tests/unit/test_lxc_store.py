@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hosttune.core.host import Host
-from hosttune.core.lxc import see, store, sync
+from hosttune.core.lxc import restart, see, store, sync
 from hosttune.core.lxc.needs import Wanted
 from hosttune.core.lxc.outlook import wanted_of
 from hosttune.core.model import Refused
@@ -235,14 +235,36 @@ def test_a_tmpfs_that_cannot_be_looked_at_is_a_loss_and_a_covered_one_is_never_a
     assert "what could not be seen in its own tmpfs /dev/shm" in pending.hint.costs
 
 
-def test_a_container_of_the_ha_manager_is_not_restarted_behind_its_back() -> None:
+def ha_node(**commands: Any) -> Paper:
+    """Container 200 of the HA manager, with a node inside that only a start makes right."""
     resources = "vm: 100\n\nct: 200\n\tstate started\n"
-    host = running(real("05"), inside(nvidia_uvm={"nlink": 0}), files={"/etc/pve/ha/resources.cfg": resources})
-    report = sync.sync(host, "200", Wanted(), restart="always")
+    return running(real("05"), inside(nvidia_uvm={"nlink": 0}), files={"/etc/pve/ha/resources.cfg": resources},
+                   commands=commands)
+
+
+def test_a_container_of_the_ha_manager_is_restarted_through_it_and_only_when_the_policy_says_so() -> None:
+    host = ha_node()
+    command = next(f for f in sync.sync(host, "200", Wanted()).findings if f.id == "HT402").hint.command
     assert host.effects == []
-    command = next(f for f in report.findings if f.id == "HT402").hint.command
     stopped, started = command.index("--state stopped"), command.index("--state started")
     assert stopped < command.index("pct status") < started, "a start asked for before the stop is done would be lost"
+
+    states = {"then": {"commands": {"pct status 200": {"out": "status: stopped\n"}}}}
+    host = ha_node(**{"ha-manager set ct:200 --state stopped": states, "ha-manager set ct:200 --state started": {
+        "then": {"commands": {"pct status 200": {"out": "status: running\n"}}}}})
+    done = sync.sync(host, "200", Wanted(), restart="always")
+    assert [action.argv[-1] for action in done.actions] == ["stopped", "started"]
+    assert not [effect for effect in host.effects if "pct" in str(effect["target"])], "nothing goes past the manager"
+
+
+def test_a_stop_that_the_ha_manager_does_not_make_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(restart, "TIMEOUT", 1)
+    answer = {"rc": 0}
+    host = ha_node(**{"ha-manager set ct:200 --state stopped": answer, "ha-manager set ct:200 --state started": answer,
+                      "pct status 200": {"out": "status: running\n"}})
+    done = sync.sync(host, "200", Wanted(), restart="always")
+    assert "has not stopped it within" in next(f.summary for f in done.findings if f.id == "HT402")
+    assert [effect["target"].split()[-1] for effect in host.effects if effect["effect"] == "run"] == ["stopped", "started"]
 
 
 # ---- preview

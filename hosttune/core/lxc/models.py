@@ -20,7 +20,8 @@ from ..recording import Unrecorded
 from ..stage import tmpfs
 from ..stage.manifest import MOUNT
 from . import document as doc
-from . import outlook, see, store, sync
+from . import outlook, see, store
+from . import restart as again
 from .document import KEY, RAW, Document
 from .edit import refuse
 from .entries import MOUNT as ENTRY
@@ -65,14 +66,15 @@ def look(host: Host, ct_id: str) -> Sight:
     restart: Tuple[Action, ...] = ()
     if pending:
         lost = see.losses(host, config, pid, see.devices_for(host, config))
-        restart = outlook.restart_actions(config, "%s is not there inside, and only a start mounts it" % TARGET, lost)
     ha = pending and store.is_ha_managed(host, ct_id)
+    if pending:
+        restart = again.actions(config, "%s is not there inside, and only a start mounts it" % TARGET, lost, ha)
     if step:
         findings.append(finding(FINDING, FAIL, config.subject, "its config does not show it the models at %s" % TARGET,
                                 have="no entry", want=VALUE, evidence=(config.path,),
                                 hint=Hint("hosttune stage add MODEL", "host", "nothing is restarted", "apply")))
     if pending:
-        command = outlook.restart_command(config, restart, ha)
+        command = again.command(config, restart, ha)
         cost = "a restart; it destroys: " + ("; ".join(lost) or "nothing that can be seen")
         words = "a restart is pending: %s is not the host's %s inside" % (TARGET, MOUNT)
         findings.append(finding(FINDING, FAIL, config.subject, words, want="a read-only bind", proof=PROVED,
@@ -126,8 +128,7 @@ def show(host: Host, ct_id: str, restart: str = outlook.NEVER, dry_run: bool = F
     lets it. Raises Refused before anything is written; what goes wrong later is a finding."""
     before = look(host, ct_id)
     steps = (before.step,) if before.step else ()
-    may = before.pending and not before.ha and (
-        restart == outlook.ALWAYS or restart == outlook.IDLE and not before.losses)
+    may = before.pending and (restart == outlook.ALWAYS or restart == outlook.IDLE and not before.losses)
     actions = before.restart if may else ()
     if dry_run or not (steps or actions):
         mode = "plan" if dry_run else "apply"
@@ -137,14 +138,8 @@ def show(host: Host, ct_id: str, restart: str = outlook.NEVER, dry_run: bool = F
         store.refuse_unwritable(host, before.config, (before.step.after or "").encode("utf-8", "surrogateescape"))
         failed += engine.apply(host, [before.step], BY_ID)
     done: List[Action] = []
-    for action in actions if not failed else ():
-        ran = host.execute(list(action.argv), sync.RESTART_TIMEOUT)
-        if ran.rc:
-            said = (ran.err or ran.out).strip().splitlines() or ["exit code %d" % ran.rc]
-            failed.append(finding(FINDING, FAIL, action.subject, "%s failed: %s" % (" ".join(action.argv), said[-1]),
-                                  hint=Hint(" ".join(action.argv), "host", action.costs, "apply")))
-            break
-        done.append(action)
+    if not failed:
+        failed += again.carry_out(host, before.config, actions, done, FINDING)
     after = look(host, ct_id)
     return Report("stage add", host.uname()[0], {}, tuple(failed) + after.findings, steps if not failed else (), tuple(done),
                   tuple(host.effects), True, "apply")

@@ -3,24 +3,27 @@
 
 from __future__ import annotations
 
-import shlex
-from dataclasses import dataclass
-from typing import List, Optional, Sequence, Tuple
+from dataclasses import dataclass, replace
+from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
-from .. import gpus, profile
+from .. import gpus, journal, pci, profile
 from ..catalogue import finding
 from ..child import NOT_TRIED
 from ..devices import DeviceTable
-from ..host import Host, errname
-from ..model import ERROR, FAIL, OK, PROVED, SKIP, Action, Finding, Hint, Step
+from ..host import Host, errname, list_or_empty
+from ..model import ERROR, FAIL, OK, PROVED, SKIP, WARN, Action, Finding, Hint, Refused, Step
 from ..recording import Unrecorded
-from . import see, store
+from . import cpus, restart, see, store, vms
 from .edit import Edit, edit
+from .entries import ALLOW
+from .foresee import foresee
 from .needs import Need, Wanted
 from .store import Config
 
 STEP = "HT421"
 """The finding that a changed config mends; it names the step in the journal and in messages."""
+REFUSED = "HT438"
+"""The same where an unprivileged container was refused, which the journal remembers: its rules are no dead ones."""
 
 NEVER, IDLE, ALWAYS = "never", "idle", "always"
 _IDS = {see.DENIED: "HT401", see.ABSENT: "HT403", see.PLACEHOLDER: "HT404", see.STALE: "HT405", see.REPLACED: "HT406",
@@ -32,8 +35,9 @@ _SAYS = {see.DENIED: "the device cgroup of the running container refuses it (EPE
 @dataclass(frozen=True)
 class Outlook:
     """What is known and what would be done. pid: 0 when the container does not run. step: the change of the file, None
-    when there is none. rules: live heals. restart: what would make the wrong nodes inside right, with all it destroys;
-    empty when none is needed. findings: the config's, then those of the running container."""
+    when there is none. rules: live heals. closing: what takes from the running container, too, what the step takes out of
+    its file. restart: what would make the wrong nodes inside right, with all it destroys; empty when none is needed.
+    findings: the config's, then those of the running container."""
 
     config: Config
     devices: DeviceTable
@@ -41,25 +45,63 @@ class Outlook:
     pid: int
     step: Optional[Step]
     rules: Tuple[Action, ...]
+    closing: Tuple[Action, ...]
     restart: Tuple[Action, ...]
     losses: Tuple[str, ...]
     findings: Tuple[Finding, ...]
     ha: bool = False
 
+    @property
+    def gpus(self) -> Tuple[int, ...]:
+        """The GPUs that the container shall have, by number."""
+        return tuple(need.minor for need in self.edit.needs if need.driver == "nvidia" and need.path[-1:].isdigit()
+                     and need.minor is not None)
 
-def wanted_of(host: Host, declared: profile.Container, drop: Tuple[int, ...] = ()) -> Wanted:
-    """A profile's declaration of one container, with GPUs as minors of this host."""
-    return Wanted(gpus.chosen(host, declared.gpus), declared.gpu == "required", declared.form, declared.caps, drop)
+
+def wanted_of(host: Host, declared: profile.Container, drop: Tuple[int, ...] = (), prune: bool = False,
+              serves: Tuple[Tuple[str, int], ...] = (), given: Optional[Mapping[int, str]] = None) -> Wanted:
+    """A profile's declaration of one container, with GPUs as minors of this host.
+
+    No word for gpus means those that its config names. serves: (engine, port) pairs that are served from it. given: GPUs
+    of virtual machines (vms.assigned), where that was asked already. Refused for a GPU that is a virtual machine's.
+    """
+    chosen = gpus.chosen(host, declared.gpus) if declared.gpus else ()
+    given = vms.assigned(host) if given is None else given
+    for number in chosen or ():
+        if number in given:
+            raise Refused("GPU %d is given to a virtual machine" % number, given[number],
+                          "declare other GPUs, or take that hostpci line out: qm set VMID --delete hostpciN")
+    return Wanted(chosen, declared.gpu == "required", declared.form, declared.caps, drop, prune,
+                  dri_nodes(host, chosen) if declared.dri else (), cpus.wanted(host, declared.cpus, chosen), given,
+                  serves=serves)
 
 
-def outlook(host: Host, ct_id: str, wanted: Wanted) -> Outlook:
-    """See and judge one container. Raises Refused for one that is not here or must not be edited now, and OSError."""
+def dri_nodes(host: Host, minors: Optional[Sequence[int]]) -> Tuple[str, ...]:
+    """The nodes of /dev/dri that belong to GPUs, by their minors (None: all that the nvidia driver has)."""
+    out: List[str] = []
+    for bdf, minor in sorted(gpus.minors(host).items()):
+        if minors is None or minor in minors:
+            names = list_or_empty(host, "%s/%s/drm" % (pci.DEVICES, bdf))
+            out += ["/dev/dri/" + name for name in names if name.startswith(("card", "renderD"))]
+    return tuple(out)
+
+
+def serves(engines: Mapping[str, Any], ct_id: str) -> Tuple[Tuple[str, int], ...]:
+    """(engine, port) of the profile's engines that run in a container."""
+    return tuple((name, spec["port"]) for name, spec in engines.items() if spec.get("in") == "ct:" + ct_id)
+
+
+def outlook(host: Host, ct_id: str, wanted: Wanted, devices: Optional[DeviceTable] = None) -> Outlook:
+    """See and judge one container. Raises Refused for one that is not here, and OSError.
+
+    devices: the host's device table of a moment ago, where several containers are gone through.
+    """
     config = store.find(host, ct_id)
-    devices = see.devices_for(host, config)
-    planned = edit(config.document, wanted, devices, config.subject)
-    step = None
-    if planned.changes:
-        step = Step(STEP, config.subject, "replace", config.path, _text(config.data), _text(planned.data), lock=config.lock)
+    devices = see.devices_for(host, config, devices)
+    planned = edit(config.document, wanted, devices, config.subject, raising=False)
+    if planned.free and _was_refused(host, config):
+        wanted = replace(wanted, refused=True)
+        planned = edit(config.document, wanted, devices, config.subject, raising=False)
     pid = see.running_pid(host, config)
     seen: Tuple[see.Inside, ...] = ()
     more: List[Finding] = []
@@ -68,22 +110,91 @@ def outlook(host: Host, ct_id: str, wanted: Wanted) -> Outlook:
     elif planned.needs:
         try:
             seen = see.look_inside(host, pid, planned.needs)
-            more += _inside_findings(config, seen, devices, planned)
         except (OSError, Unrecorded) as e:
             why = errname(e) if isinstance(e, OSError) else str(e)
             more.append(finding("HT903", ERROR, config.subject, "could not look into the container: " + why,
                                 hint=Hint("sudo hosttune lxc show %s" % ct_id, "host", "nothing", "none")))
+        denied = [one for one in seen if one.state == see.DENIED]
+        if denied and planned.free:
+            wanted = replace(wanted, refused=True)
+            planned = edit(config.document, wanted, devices, config.subject, raising=False)
+            more.append(_refused_without_reason(config, denied))
+        if seen:
+            more += _inside_findings(config, seen, devices, planned)
+    before = planned.findings + foresee(config.document, wanted, devices, planned, config.subject,
+                                        lambda path: _included(host, path))
+    if planned.refusal:
+        before += (refused(ct_id, planned.refusal),)
+    step = None
+    if planned.changes:
+        name = REFUSED if wanted.refused else STEP
+        step = Step(name, config.subject, "replace", config.path, _text(config.data), _text(planned.data), lock=config.lock)
     rules = _live_rules(config, seen, planned.live)
     stuck = [one for one in seen if one.state in see.NEEDS_RESTART and _host_has(devices, one.need)]
-    restart: Tuple[Action, ...] = ()
+    again: Tuple[Action, ...] = ()
     lost: Tuple[str, ...] = ()
+    ha = bool(stuck) and store.is_ha_managed(host, ct_id)
     if stuck:
-        lost = see.losses(host, config, pid, devices)
-        restart = _restart(config, stuck, lost)
-    ha = bool(restart) and store.is_ha_managed(host, ct_id)
-    if restart:
-        more.append(_pending(config, stuck, restart, lost, ha))
-    return Outlook(config, devices, planned, pid, step, rules, restart, lost, planned.findings + tuple(more), ha)
+        lost = see.losses(host, config, pid, devices, wanted.serves)
+        nodes = ", ".join(one.need.path for one in stuck)
+        again = restart.actions(config, "%s is wrong inside, and only a start makes it anew" % nodes, lost, ha)
+        more.append(_pending(config, stuck, again, lost, ha))
+    shown = Outlook(config, devices, planned, pid, step, rules, (), again, lost, before + tuple(more), ha)
+    closing = _closing(config, planned) + cpus.live(host, config, wanted.cpus) if pid else ()
+    placed = cpus.judge(host, config, shown.gpus) if shown.gpus else []
+    return replace(shown, closing=closing, findings=shown.findings + tuple(placed))
+
+
+def refused(ct_id: str, e: Refused) -> Finding:
+    """A container that must not be edited now, or cannot be looked at, as a finding."""
+    return finding("HT428", FAIL, "ct:" + ct_id, e.what, evidence=(e.where,) if e.where else (),
+                   hint=Hint(e.way_out, "host", "", "reconfigure"))
+
+
+def _included(host: Host, path: str) -> Optional[str]:
+    """The text of an included file, or of all files of an included folder (liblxc takes those that end in .conf)."""
+    try:
+        if host.lstat(path).type == "dir":
+            names = [name for name in host.list(path) if name.endswith(".conf")]
+            return "".join(host.read("%s/%s" % (path, name)) for name in names)
+        return host.read(path)
+    except (OSError, Unrecorded):
+        return None
+
+
+def _was_refused(host: Host, config: Config) -> bool:
+    """Whether hosttune once saw EPERM inside this container and wrote rules for it: without them it would be seen again."""
+    if not any(line.key == ALLOW for line in config.document.main):
+        return False
+    try:
+        return any(e.step.knob == REFUSED and e.step.target == config.path and e.state == "done" for e in journal.entries(host))
+    except (OSError, Refused, Unrecorded):
+        return False
+
+
+def _refused_without_reason(config: Config, denied: Sequence[see.Inside]) -> Finding:
+    nodes = ", ".join(one.need.path for one in denied)
+    return finding(REFUSED, WARN, config.subject, "it is unprivileged, where every device is open by default; this host refuses "
+                   "%s all the same (EPERM), so it gets rules like any other" % nodes, have="EPERM", want="opens", proof=PROVED,
+                   evidence=("open(2) inside: EPERM",),
+                   hint=Hint("hosttune lxc sync " + config.id, "host", "nothing is restarted", "apply"))
+
+
+def _closing(config: Config, planned: Edit) -> Tuple[Action, ...]:
+    """Take from the running container what the change takes from its file; what stays is allowed before."""
+    out: List[Action] = []
+    for one in planned.closings:
+        for rule in one.instead:
+            out.append(_cgroup(config, "allow", rule, "stays open where `%s` is taken back" % one.rule,
+                               "nothing is lost, nothing is restarted"))
+        out.append(_cgroup(config, "deny", one.rule, "the running container still has it: " + one.why,
+                           "what is open stays open; it cannot be opened anew"))
+    return tuple(dict.fromkeys(out))
+
+
+def _cgroup(config: Config, verb: str, rule: str, why: str, costs: str) -> Action:
+    return Action("live-rule" if verb == "allow" else "live-deny", config.subject,
+                  ("lxc-cgroup", *config.tool_options, "devices." + verb, rule), why, costs=costs)
 
 
 def _text(data: bytes) -> str:
@@ -135,37 +246,12 @@ def _live_rules(config: Config, seen: Sequence[see.Inside], rules: Sequence[str]
         rule = _rule_for(one.need, rules) if one.state == see.DENIED else ""
         if rule and rule not in missing:
             missing.append(rule)
-    return tuple(Action("live-rule", config.subject, ("lxc-cgroup", *config.tool_options, "devices.allow", rule),
-                        "the running container is refused what its config allows from the next start on",
-                        costs="nothing is lost, nothing is restarted") for rule in missing)
+    return tuple(_cgroup(config, "allow", rule, "the running container is refused what its config allows from the next start on",
+                         "nothing is lost, nothing is restarted; it ends with the next start") for rule in missing)
 
 
-def _restart(config: Config, stuck: Sequence[see.Inside], lost: Tuple[str, ...]) -> Tuple[Action, ...]:
-    nodes = ", ".join(one.need.path for one in stuck)
-    return restart_actions(config, "%s is wrong inside, and only a start makes it anew" % nodes, lost)
-
-
-def restart_actions(config: Config, why: str, lost: Tuple[str, ...]) -> Tuple[Action, ...]:
-    """What restarts a container, with all that it destroys. By Proxmox VE's own tool where the config is its."""
-    if config.lock:
-        argvs: Tuple[Tuple[str, ...], ...] = (("pct", "reboot", config.id),)
-    else:
-        argvs = (("lxc-stop", *config.tool_options, "-t", "60"), ("lxc-start", *config.tool_options, "-d"))
-    return tuple(Action("restart", config.subject, argv, why, lost, "the container is down for as long as it boots")
-                 for argv in argvs)
-
-
-def restart_command(config: Config, restart: Sequence[Action], ha: bool) -> str:
-    """The same as one line to paste. ha: the cluster's manager starts and stops it, and must be asked."""
-    if ha:
-        # A queued stop writes "stopped" when its round comes, over what was set meanwhile: wait before asking for the start.
-        return ("ha-manager set ct:%s --state stopped; until pct status %s | grep -q stopped; do sleep 1; done; "
-                "ha-manager set ct:%s --state started" % ((config.id,) * 3))
-    return " && ".join(shlex.join(action.argv) for action in restart)
-
-
-def _pending(config: Config, stuck: Sequence[see.Inside], restart: Sequence[Action], lost: Sequence[str], ha: bool) -> Finding:
-    command = restart_command(config, restart, ha)
+def _pending(config: Config, stuck: Sequence[see.Inside], again: Sequence[Action], lost: Sequence[str], ha: bool) -> Finding:
+    command = restart.command(config, again, ha)
     return finding("HT402", FAIL, config.subject, "a restart is pending for %s" % ", ".join(one.need.path for one in stuck),
                    have=stuck[0].detail or stuck[0].state, want="the node that the host has", proof=PROVED,
                    hint=Hint(command, "host", "a restart; it destroys: " + ("; ".join(lost) or "nothing that can be seen"),

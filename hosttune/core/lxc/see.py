@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
+from .. import ports
 from ..devices import UVM, DeviceTable, Node, device_table, is_nvidia_path
 from ..host import Host, list_or_empty, read_or_none
 from ..recording import Unrecorded
@@ -20,11 +21,14 @@ _SMALL_TMPFS = re.compile(r"/(dev|run|sys|proc)(/(?!shm(/|\Z)).*)?\Z")
 """tmpfs mounts that every start makes anew and that hold sockets and pid files. Not /dev/shm: models may lie there."""
 
 
-def device_table_of(host: Host, paths: Iterable[str] = ()) -> DeviceTable:
+def device_table_of(host: Host, paths: Iterable[str] = (), base: Optional[DeviceTable] = None) -> DeviceTable:
     """The host's devices: /proc/devices, NVIDIA's nodes, and those at `paths` (with what is in them, if folders).
 
-    Raises OSError. Where a recording does not hold /dev, `nodes` is None.
+    base: a table of this host of a moment ago, to which only `paths` are added. Raises OSError. Where a recording does not
+    hold /dev, `nodes` is None.
     """
+    if base is not None:
+        return _with(host, base, paths)
     text = host.read("/proc/devices")
     try:
         nodes: Optional[Dict[str, Node]] = {}
@@ -38,6 +42,14 @@ def device_table_of(host: Host, paths: Iterable[str] = ()) -> DeviceTable:
     except Unrecorded:
         version = None
     return device_table(text, nodes, version)
+
+
+def _with(host: Host, base: DeviceTable, paths: Iterable[str]) -> DeviceTable:
+    more: Dict[str, Node] = {}
+    for path in sorted(set(paths) - set(base.nodes or {})):
+        if not is_nvidia_path(path):
+            more.update(_nodes(host, path, False))
+    return base if base.nodes is None or not more else replace(base, nodes={**base.nodes, **more})
 
 
 def _nodes(host: Host, path: str, must_be_recorded: bool) -> Dict[str, Node]:
@@ -76,9 +88,9 @@ def _join(folder: str, relative: str) -> str:
     return "/".join(parts)
 
 
-def devices_for(host: Host, config: Config) -> DeviceTable:
-    """The host's devices, and those that the config names."""
-    return device_table_of(host, entries(config.document, config.document.main).paths)
+def devices_for(host: Host, config: Config, base: Optional[DeviceTable] = None) -> DeviceTable:
+    """The host's devices, and those that the config names. base: as device_table_of takes it."""
+    return device_table_of(host, entries(config.document, config.document.main).paths, base)
 
 
 def running_pid(host: Host, config: Config) -> int:
@@ -172,10 +184,16 @@ def gpu_processes(host: Host, config: Config, devices: DeviceTable) -> Tuple[Tup
                  if mark.search(read_or_none(host, "/proc/%d/cgroup" % pid) or ""))
 
 
-def losses(host: Host, config: Config, pid: int, devices: DeviceTable) -> Tuple[str, ...]:
-    """What a restart would destroy, one line each."""
+def losses(host: Host, config: Config, pid: int, devices: DeviceTable,
+           serves: Sequence[Tuple[str, int]] = ()) -> Tuple[str, ...]:
+    """What a restart would destroy, one line each. serves: (engine, port) pairs whose open connections are counted."""
     out = ["%s in its own tmpfs %s" % (_size(tmpfs.used), tmpfs.point) for tmpfs in own_tmpfs(host, pid)]
-    return tuple(out + ["GPU process %d (%s)" % process for process in gpu_processes(host, config, devices)])
+    out += ["GPU process %d (%s)" % process for process in gpu_processes(host, config, devices)]
+    for engine, port in serves:
+        count = ports.connections(host, port, pid)
+        if count:
+            out.append("%d open connection%s of engine %s (port %d)" % (count, "s" * (count > 1), engine, port))
+    return tuple(out)
 
 
 def _size(count: int) -> str:

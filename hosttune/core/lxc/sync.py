@@ -7,7 +7,8 @@ lets it, then every node is opened inside again. Where all is well nothing is wr
 
 from __future__ import annotations
 
-from typing import List, Sequence, Tuple
+from dataclasses import replace
+from typing import Callable, List, Optional, Sequence, Tuple
 
 from .. import engine
 from ..catalogue import finding
@@ -18,11 +19,18 @@ from ..model import ERROR, FAIL, WARN, Action, Finding, Hint, Refused, Report, S
 from . import store
 from .document import parse
 from .edit import edit
+from .entries import entries
+from .foresee import foresee
+from .gets import gets
 from .needs import Wanted
-from .outlook import ALWAYS, IDLE, NEVER, Outlook, outlook
+from .outlook import ALWAYS, IDLE, NEVER, Outlook, outlook, refused
+from .patience import Patience
+from .restart import carry_out
 
-RESTART_TIMEOUT = 180
-"""Seconds for `pct reboot`: its own shutdown limit is 60, and the boot is not waited for."""
+__all__ = ["ALWAYS", "IDLE", "NEVER", "Prove", "preview", "show", "sync", "live", "code", "refused"]
+
+Prove = Callable[[Host, store.Config, int], List[Finding]]
+"""Asks the container for the last proof: CUDA starts, and counts so many GPUs (proof.py)."""
 
 
 def preview(data: bytes, path: str, wanted: Wanted, devices: DeviceTable, subject: str = "container") -> Tuple[Report, bytes]:
@@ -36,8 +44,11 @@ def preview(data: bytes, path: str, wanted: Wanted, devices: DeviceTable, subjec
     if planned.changes:
         before, after = (part.decode("utf-8", "surrogateescape") for part in (data, planned.data))
         steps = (Step("HT421", subject, "replace", path, before, after),)
-    facts = {"dialect": document.dialect, "changes": "\n".join(planned.changes)}
-    return Report("lxc preview", facts=facts, findings=planned.findings, steps=steps, mode="plan"), planned.data
+    given = "\n".join("\t".join(one) for one in gets(document, devices))
+    facts = {"dialect": document.dialect, "gets": given, "changes": "\n".join(planned.changes),
+             "file": planned.data.decode("utf-8", "surrogateescape")}
+    more = foresee(document, wanted, devices, planned, subject)
+    return Report("lxc preview", facts=facts, findings=planned.findings + more, steps=steps, mode="plan"), planned.data
 
 
 def show(host: Host, ct_id: str, wanted: Wanted) -> Report:
@@ -45,33 +56,41 @@ def show(host: Host, ct_id: str, wanted: Wanted) -> Report:
     return _report("lxc show", host, outlook(host, ct_id, wanted))
 
 
-def sync(host: Host, ct_id: str, wanted: Wanted, restart: str = NEVER, dry_run: bool = False) -> Report:
+def sync(host: Host, ct_id: str, wanted: Wanted, restart: str = NEVER, dry_run: bool = False,
+         devices: Optional[DeviceTable] = None, prove: Optional[Prove] = None, quorum: Optional[Patience] = None) -> Report:
     """Make the container as wanted. restart: never, idle (only if nothing would be lost), always.
 
+    devices: the host's device table, where several containers are gone through. prove: asked last where something was
+    changed and the container runs. quorum: how long /etc/pve is waited for, if there is something to write.
     The report holds what was done (dry_run: what would be); a restart that is pending is a finding, HT402.
 
     Raises Refused before anything is written; later failures are findings, and what was done stands in `effects`.
     """
     if restart not in (NEVER, IDLE, ALWAYS):
         raise Refused("restart %r is not one of never, idle, always" % restart, "container " + ct_id)
-    before = outlook(host, ct_id, wanted)
+    before = outlook(host, ct_id, wanted, devices)
     if dry_run:
         return _report("lxc sync", host, before)
+    if before.edit.refusal:
+        raise before.edit.refusal
     failed: List[Finding] = []
     done: List[Action] = []
     if before.step:
+        if quorum and before.config.lock:
+            quorum.wait(host)
         store.refuse_unwritable(host, before.config, before.edit.data)
         failed += engine.apply(host, [before.step], BY_ID)
     wrote = bool(before.step) and not failed
     if not failed:
-        failed += _run(host, before.rules, done)
-        if before.restart and not failed:
-            failed += _restart(host, before, restart, done)
+        failed += _run(host, before.rules + before.closing, done)
+        if before.restart and not failed and (restart == ALWAYS or restart == IDLE and not before.losses):
+            failed += carry_out(host, before.config, before.restart, done)
     if not wrote and not done and not failed:
         return _report("lxc sync", host, before, mode="apply")
-    after = outlook(host, ct_id, wanted)
+    after = outlook(host, ct_id, wanted, devices)
+    proof = tuple(prove(host, after.config, len(after.gpus))) if prove and after.pid and after.gpus and not failed else ()
     return Report("lxc sync", host.uname()[0], {"changes": "\n".join(before.edit.changes)},
-                  tuple(failed) + after.findings, (before.step,) if before.step and wrote else (), tuple(done),
+                  tuple(failed) + after.findings + proof, (before.step,) if before.step and wrote else (), tuple(done),
                   tuple(host.effects), wrote or bool(done), "apply")
 
 
@@ -81,8 +100,9 @@ def live(host: Host, ct_id: str, wanted: Wanted, dry_run: bool = False) -> Repor
     if not before.pid:
         raise Refused("the container does not run", before.config.subject, "pct start %s" % ct_id if before.config.lock else
                       "lxc-start -n %s" % ct_id)
+    before = replace(before, step=None, closing=(), restart=())
     if dry_run or not before.rules:
-        return _report("lxc live", host, before, mode="plan" if dry_run else "apply", step=False)
+        return _report("lxc live", host, before, mode="plan" if dry_run else "apply")
     done: List[Action] = []
     failed = _run(host, before.rules, done)
     after = outlook(host, ct_id, wanted)
@@ -96,33 +116,23 @@ def code(report: Report) -> int:
     return 1 if told or report.steps or report.actions else 0
 
 
-def refused(ct_id: str, e: Refused) -> Finding:
-    """A container that was refused, as a finding, where several are gone through."""
-    return finding("HT428", FAIL, "ct:" + ct_id, e.what, evidence=(e.where,) if e.where else (),
-                   hint=Hint(e.way_out, "host", "", "reconfigure"))
-
-
-def _report(command: str, host: Host, seen: Outlook, mode: str = "plan", step: bool = True) -> Report:
-    steps = (seen.step,) if seen.step and step else ()
-    actions = seen.rules + seen.restart if mode == "plan" else ()
+def _report(command: str, host: Host, seen: Outlook, mode: str = "plan") -> Report:
+    steps = (seen.step,) if seen.step else ()
+    actions = seen.rules + seen.closing + seen.restart if mode == "plan" else ()
+    given = "\n".join("\t".join(one) for one in gets(seen.config.document, seen.devices))
     facts = {"config": seen.config.path, "running": "pid %d" % seen.pid if seen.pid else "no",
-             "changes": "\n".join(seen.edit.changes)}
+             "kind": "unprivileged" if entries(seen.config.document, seen.config.document.main).access.free else "privileged",
+             "gets": given, "changes": "\n".join(seen.edit.changes)}
     return Report(command, host.uname()[0], facts, seen.findings, steps, actions, tuple(host.effects), False, mode)
 
 
 def _run(host: Host, actions: Sequence[Action], done: List[Action]) -> List[Finding]:
     """Run actions in order and stop at the first that fails."""
     for action in actions:
-        ran = host.execute(list(action.argv), RESTART_TIMEOUT)
+        ran = host.execute(list(action.argv))
         if ran.rc:
             text = (ran.err or ran.out).strip().splitlines() or ["exit code %d" % ran.rc]
             return [finding("HT402", FAIL, action.subject, "%s failed: %s" % (" ".join(action.argv), text[-1]),
                             hint=Hint(" ".join(action.argv), "host", action.costs, "apply"))]
         done.append(action)
     return []
-
-
-def _restart(host: Host, before: Outlook, policy: str, done: List[Action]) -> List[Finding]:
-    if policy == NEVER or before.ha or policy == IDLE and before.losses:
-        return []  # the finding "a restart is pending" stands, with what it would destroy
-    return _run(host, before.restart, done)

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an owner should know of a config beyond its rules: includes, GPUs that are not this container's, starts that a form
+makes depend on the driver. Pure, but for the included files, which the caller reads."""
+
+from __future__ import annotations
+
+import re
+from typing import Callable, List, Optional, Tuple
+
+from ..catalogue import finding
+from ..devices import DeviceTable
+from ..model import FAIL, PROVED, SKIP, WARN, Finding, Hint
+from .document import RAW, Document
+from .edit import Edit
+from .entries import Entries, entries
+from .narrow import named, numeric, undeclared
+from .needs import Wanted
+
+OF_DISTRIBUTION = "/usr/share/lxc/config/"
+"""LXC's own includes: the default device list, which gives no GPU."""
+_TELLING = re.compile(r"\s*lxc\.(cgroup2?\.devices|mount\.entry\s*=\s*\S*/dev/|idmap|include|hook\.mount)")
+
+Read = Callable[[str], Optional[str]]
+
+
+def foresee(document: Document, wanted: Wanted, devices: DeviceTable, planned: Edit, subject: str,
+            read: Read = lambda path: None) -> Tuple[Finding, ...]:
+    """Findings about one config and its edit. read: text of an included file, None where it cannot be had."""
+    have = entries(document, document.main)
+    out = _includes(document, subject, read)
+    out += _undeclared(document, have, wanted, devices, subject)
+    out += _of_vms(document, have, wanted, devices, subject)
+    return tuple(out + _start_needs_nodes(wanted, planned, subject))
+
+
+def _includes(document: Document, subject: str, read: Read) -> List[Finding]:
+    out = []
+    for line in document.main:
+        if line.kind != RAW or line.key != "lxc.include" or line.value.startswith(OF_DISTRIBUTION):
+            continue
+        text = read(line.value)
+        told = [row.strip() for row in (text or "").splitlines() if _TELLING.match(row)]
+        if text is not None and not told:
+            continue
+        what = "names devices, and hosttune does not follow it" if told else "cannot be read, and may name devices"
+        out.append(finding("HT431", WARN, subject, "the included file %s %s" % (line.value, what), have=line.text,
+                           want="device lines in the container's own config",
+                           hint=Hint("move its device lines into %s" % (document.path or "the config"), "host",
+                                     "nothing until the next start", "reconfigure"),
+                           evidence=tuple([document.place(line)] + ["%s: %s" % (line.value, row) for row in told[:2]])))
+    return out
+
+
+def _undeclared(document: Document, have: Entries, wanted: Wanted, devices: DeviceTable, subject: str) -> List[Finding]:
+    by_number = {line.number: line for line, _ in named(have)}
+    by_number.update((line.number, line) for line, rule in numeric(have, devices) if rule.minor is not None)
+    return [finding("HT432", FAIL, subject, "line %d gives it a GPU that is not declared: %s" % (number, why),
+                    have=by_number[number].text, want="GPU " + ", ".join(map(str, wanted.gpus or ())), proof=PROVED,
+                    evidence=(document.place(by_number[number]),),
+                    hint=Hint("hosttune lxc sync " + subject.partition(":")[2], "host",
+                              "a running container keeps an entry until its next start", "apply"))
+            for number, why in sorted(undeclared(have, wanted, devices).items()) if number in by_number]
+
+
+def _of_vms(document: Document, have: Entries, wanted: Wanted, devices: DeviceTable, subject: str) -> List[Finding]:
+    out = []
+    for number, place in sorted(wanted.vms.items()):
+        lines = [line for line, path in named(have) if path == "/dev/nvidia%d" % number]
+        if lines:
+            out.append(finding("HT433", WARN, subject, "GPU %d is passed in, and a virtual machine is given it too: when that "
+                               "starts, the GPU is gone from here" % number, have=lines[0].text, want="one owner",
+                               evidence=(document.place(lines[0]), place),
+                               hint=Hint("declare its GPUs without %d (gpus:), then: hosttune lxc sync %s"
+                                         % (number, subject.partition(":")[2]), "host", "", "reconfigure")))
+        elif wanted.gpus is None and number in devices.gpus():
+            out.append(finding("HT433", SKIP, subject, "GPU %d is left out: a virtual machine is given it" % number,
+                               evidence=(place,)))
+    return out
+
+
+def _start_needs_nodes(wanted: Wanted, planned: Edit, subject: str) -> List[Finding]:
+    added = [change for change in planned.changes if re.match(r"\+ dev\d+: ", change)]
+    if wanted.required or not added:
+        return []
+    return [finding("HT434", WARN, subject, "in the form `dev` Proxmox VE does not start the container while one of its %d nodes "
+                    "is missing, and it is not declared that it needs them (gpu: required)" % len(added),
+                    have="dev", want="path, or gpu: required", evidence=(added[0][2:],),
+                    hint=Hint("hosttune lxc sync %s --form path" % subject.partition(":")[2], "host",
+                              "the entries are optional then: it starts without its GPUs", "reconfigure"))]
