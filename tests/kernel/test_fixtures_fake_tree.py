@@ -73,7 +73,7 @@ def test_sysfs_attributes_and_the_driver_link(fake: FakeTrees) -> None:
     assert (device / "numa_node").read_text() == "1\n"
     assert (device / "current_link_speed").read_text() == "32.0 GT/s PCIe\n"
     assert (device / "driver").resolve() == Path("/sys/bus/pci/drivers/nvidia")
-    assert (device / "driver" / BDF).resolve() == device
+    assert (device / "driver" / BDF).resolve() == device.resolve()
 
 
 def test_sysctl_writes_the_faked_value_only(fake: FakeTrees) -> None:

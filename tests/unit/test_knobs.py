@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each file in tests/cases/knobs is a machine on paper, a want, and what the knob must find and plan."""
+"""Each file in tests/cases/knobs is a machine on paper, a want, and what the knob must find and plan.
+
+With "pci" in it the machine is the host of tests/unit/gpu_host.py with these functions, and "machine" lies over it.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from hosttune.core import engine
 from hosttune.core.knobs import BY_ID, KNOBS
 from hosttune.core.model import Step
 from hosttune.core.recording import ReplayHost
+from tests.unit import gpu_host
 
 CASES = sorted((Path(__file__).parents[1] / "cases" / "knobs").glob("*.json"))
 
@@ -26,7 +30,7 @@ def _plain(step: Step) -> list[str]:
 @pytest.mark.parametrize("path", CASES, ids=lambda p: p.stem)
 def test_case(path: Path) -> None:
     case: dict[str, Any] = json.loads(path.read_text())
-    host = ReplayHost(case["machine"])
+    host = ReplayHost(gpu_host.machine(case["pci"], case.get("machine", {})) if "pci" in case else case["machine"])
     findings, steps = engine.plan(KNOBS[case["knob"]], host, case["want"])
     assert [(f.subject, f.status) for f in findings] == [(s, status) for s, status, _ in case["findings"]]
     for f, (_, _, words) in zip(findings, case["findings"], strict=True):

@@ -7,8 +7,24 @@ from typing import Dict
 
 from ..model import Knob
 from .boot_units import BOOT_UNITS
+from .iommu_mode import IOMMU_MODE
 from .numa_balancing import NUMA_BALANCING
+from .pcie_acs import PCIE_ACS
+from .pcie_aspm import PCIE_ASPM
+from .pcie_bar1 import PCIE_BAR1
+from .pcie_errors import PCIE_ERRORS
+from .pcie_extended_tags import PCIE_EXTENDED_TAGS
+from .pcie_link_speed import PCIE_LINK_SPEED
+from .pcie_link_width import PCIE_LINK_WIDTH
+from .pcie_max_payload import PCIE_MAX_PAYLOAD
 from .pcie_max_read_request import PCIE_MAX_READ_REQUEST
+from .pcie_power_control import PCIE_POWER_CONTROL
+from .pcie_relaxed_ordering import PCIE_RELAXED_ORDERING
 
-KNOBS: Dict[str, Knob] = {knob.name: knob for knob in (NUMA_BALANCING, PCIE_MAX_READ_REQUEST, BOOT_UNITS)}
+PCIE = (
+    PCIE_MAX_READ_REQUEST, PCIE_MAX_PAYLOAD, PCIE_LINK_WIDTH, PCIE_LINK_SPEED, PCIE_ERRORS, PCIE_RELAXED_ORDERING,
+    PCIE_EXTENDED_TAGS, PCIE_ACS, IOMMU_MODE, PCIE_ASPM, PCIE_BAR1, PCIE_POWER_CONTROL,
+)  # fmt: skip
+
+KNOBS: Dict[str, Knob] = {knob.name: knob for knob in (NUMA_BALANCING, *PCIE, BOOT_UNITS)}
 BY_ID: Dict[str, Knob] = {knob.id: knob for knob in KNOBS.values()}

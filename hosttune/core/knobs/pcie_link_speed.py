@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Speed of every PCIe link from each GPU to its root port. An idle GPU's own link slows down by design (nvidia-smi's help
+text says so), so that one is judged only while a process computes on the GPU; links of switches do not."""
+
+from __future__ import annotations
+
+from typing import Dict
+
+from .. import own_gpus, pci_link
+from ..host import Host
+from ..model import REPORT, Knob, Reading, Refused, Step
+from . import pcie_link_width
+
+
+def read(host: Host) -> Dict[str, Reading]:
+    """{bdf: "32 of 32 GT/s", or "16 of 32 GT/s at 0000:41:00.0"} of each GPU: the first slow link, else its own."""
+    return own_gpus.each(host, one)
+
+
+def one(host: Host, bdf: str) -> Reading:
+    """Of one GPU. Raises OSError."""
+    links = pci_link.links(host, bdf)
+    own = links[0]
+    if not own.speed:
+        return Reading(skip="no PCIe link can be seen (a virtual machine?)")
+    for link in links[1:]:
+        if 0 < link.below.speed < link.speed:
+            return Reading("%s at %s" % (_text(link), link.bdf))
+    if own.below.speed < own.speed and not own_gpus.computing(host, bdf):
+        return Reading(_text(own), skip="link speed is %s; an idle GPU lowers it: look while it computes" % _text(own))
+    return Reading(_text(own))
+
+
+def _text(link: pci_link.Link) -> str:
+    return "%g of %g GT/s" % (link.below.speed, link.speed)
+
+
+def step(host: Host, subject: str, have: str, want: str) -> Step:
+    """Never written: it is hardware."""
+    raise Refused(
+        "this is hardware",
+        subject,
+        "look at hosttune check pcie-errors; reseat the card, riser or cable; firmware: slot speed",
+    )
+
+
+WANT = "full speed"
+PCIE_LINK_SPEED = Knob(
+    id="HT204",
+    name="pcie-link-speed",
+    title="link speed",
+    want=WANT,
+    read=read,
+    step=step,
+    check=lambda want: "" if want == WANT else "%s cannot be wanted: %s" % (want, WANT),
+    skip=own_gpus.skip,
+    read_one=own_gpus.reader(one),
+    meets=pcie_link_width.meets,
+    recommend=REPORT,
+    why="each generation less is half the bandwidth",
+    cost="tensor parallel engines run at the pace of the slowest link",
+    evidence="Linux ABI sysfs-bus-pci; a link that trains down under load has a bad riser, cable or retimer",
+    persists="hardware",
+    passing=True,
+)
