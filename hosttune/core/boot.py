@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What hosttune does by itself at each boot: three systemd units, and what they run.
+"""What hosttune does by itself: systemd units, and what they run. At each boot:
 
 hosttune-knobs    the settings of the profile, before nvidia-persistenced makes the GPUs ready
 hosttune-devices  the driver's modules and nodes, then the device rules of the profile's containers, before Proxmox VE
@@ -7,22 +7,29 @@ hosttune-devices  the driver's modules and nodes, then the device rules of the p
 hosttune-stage    the profile's models into memory, which a reboot has emptied; beside the guests' start, since it takes
                   minutes: containers have the (still empty) mount from their start on
 
-All are bounded in time and nothing requires them: a guest's start is ordered after the first two and never fails with
-them. The kernel parameter hosttune=off, or a file /etc/hosttune/off, stops them. They do what the profile's `mode` lets them.
+and while the machine runs:
+
+hosttune-watch    the settings again, when a GPU comes back or its driver is loaded (watch.py)
+hosttune-recheck  by a timer: is all still as declared? Writes nothing; what is not stands in the machine's journal, and in
+                  `systemctl --failed`
+
+Those of the boot are bounded in time and nothing requires them: a guest's start is ordered after the first two and never
+fails with them. The kernel parameter hosttune=off, or a file /etc/hosttune/off, stops them. They do what the profile's `mode` lets them.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
-import time
-from typing import Callable, Dict, List, Sequence, Tuple
+from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 from . import engine, gpus, pci
-from .host import Host, digest, errname, read_or_none
+from .host import Host, digest, read_or_none
 from .knobs import BY_ID, KNOBS, boot_units
 from .live import LiveHost
-from .model import Knob, Refused, Report
+from .model import Finding, Knob, Refused, Report
+from .places import json_lines
 from .profile import PATH, Profile, validate
 from .task import fixes
 
@@ -40,59 +47,73 @@ def run(host: Host, stage: str, say: Say) -> int:
     `say` gets each line for the journal of the machine.
     """
     if stage not in STAGES:
-        raise Refused("no such stage: %s" % stage, "boot", "one of %s" % ", ".join(sorted(STAGES)))
+        raise Refused("no such stage: %s" % stage, "boot", "one of %s" % ", ".join(sorted([*STAGES, WATCH])))
+    profile = declared(host, say)
+    if profile is None:
+        return 0
+    reports = STAGES[stage](host, profile, say)
+    for report in reports:
+        for line in lines(report, profile.mode == "plan" or stage == RECHECK):
+            say(line)
+    count = sum(len(wrong(report)) for report in reports)
+    say("%s: %s" % (stage, "%d not as wanted" % count if count else "all is as wanted"))
+    return 1 if count else 0
+
+
+def declared(host: Host, say: Say) -> Optional[Profile]:
+    """The profile of this machine; None, said why, when hosttune is off or nothing is wanted. Refused for a bad one."""
     if "hosttune=off" in (read_or_none(host, "/proc/cmdline") or "").split() or read_or_none(host, OFF) is not None:
         say("off: by hosttune=off on the kernel command line or by %s; nothing is done" % OFF)
-        return 0
+        return None
     text = read_or_none(host, PATH)
     if text is None:
         say("there is no %s: nothing is wanted" % PATH)
-        return 0
+        return None
     try:
-        profile = validate(json.loads(text), PATH, tuple(KNOBS))
+        data = json.loads(text)
     except ValueError:
         raise Refused("this is not JSON", PATH, "ansible-playbook hosttune.hosttune.site writes it anew") from None
-    reports = STAGES[stage](host, profile, say)
-    for report in reports:
-        for line in _lines(report, profile.mode == "plan"):
-            say(line)
-    wrong = [f for report in reports for f in report.findings if f.status in ("fail", "error") and not f.ignored]
-    say("%s: %s" % (stage, "%d not as wanted" % len(wrong) if wrong else "all is as wanted"))
-    return 1 if wrong else 0
+    return validate(data, PATH, tuple(KNOBS), json_lines(text, PATH))
 
 
-def _lines(report: Report, dry: bool) -> List[str]:
+def wrong(report: Report) -> List[Finding]:
+    """What is not as wanted, or could not be told."""
+    return [f for f in report.findings if f.status in ("fail", "error") and not f.ignored]
+
+
+def lines(report: Report, dry: bool) -> List[str]:
+    """For the machine's journal: what was done (dry: would be), and what is wrong with its fix."""
     would = "would change" if dry else "changed"
     told = ["%s %s" % (would, step.target) for step in report.steps]
     told += ["%s: %s" % ("would run" if dry else "ran", " ".join(action.argv)) for action in report.actions]
     return told + fixes(report.findings)
 
 
-def _knobs(host: Host, profile: Profile, say: Say) -> List[Report]:
+def knobs(host: Host, profile: Profile, dry: bool = False) -> List[Report]:
+    """The settings of the profile, put right unless its mode is plan, or dry."""
     wants = engine.wants_of((), {k: v for k, v in (profile.knobs or {}).items() if k != boot_units.NAME}, KNOBS)
-    done = engine.tune(host, wants, KNOBS, BY_ID, profile.mode == "plan")
+    done = engine.tune(host, wants, KNOBS, BY_ID, dry or profile.mode == "plan")
     return [Report("boot knobs", findings=tuple(done.findings), steps=tuple(done.steps))]
 
 
 def _devices(host: Host, profile: Profile, say: Say) -> List[Report]:
-    from .lxc import outlook, store, sync  # the other stage starts without them
-
-    dry = profile.mode == "plan"
-    if not dry and pci.gpus(host):
+    if profile.mode != "plan" and pci.gpus(host):
         _make_nodes(host, say)
-    if profile.containers and not dry:
-        _wait_for_quorum(host, say, lambda: store.has_quorum(host))
-    reports = []
-    for ct_id, declared in profile.containers.items():
-        try:
-            wanted = outlook.wanted_of(host, declared)
-            reports.append(sync.sync(host, ct_id, wanted, "never", dry))
-        except Refused as e:
-            reports.append(Report("boot devices", findings=(sync.refused(ct_id, e),)))
-        except OSError as e:
-            where = Refused("%s: %s" % (errname(e), e.strerror), str(e.filename or ""))
-            reports.append(Report("boot devices", findings=(sync.refused(ct_id, where),)))
-    return reports
+    return containers(host, profile, say)
+
+
+def containers(host: Host, profile: Profile, say: Say, dry: bool = False) -> List[Report]:
+    """The device rules of the profile's containers, put right without a restart unless its mode is plan, or dry."""
+    from .lxc import fleet, outlook, patience, vms  # the other stages start without them
+
+    given = vms.assigned(host) if profile.containers else {}
+    orders = {
+        ct_id: fleet.Order(functools.partial(outlook.wanted_of, host, one, given=given))
+        for ct_id, one in profile.containers.items()
+    }
+    # Only what is stale is written, and only then the quorum is waited for.
+    quorum = patience.Patience(QUORUM_SECONDS, say)
+    return fleet.sync_each(host, orders, dry or profile.mode == "plan", quorum=quorum)
 
 
 def _models(host: Host, profile: Profile, say: Say) -> List[Report]:
@@ -128,19 +149,17 @@ def _make_nodes(host: Host, say: Say) -> None:
             return
 
 
-def _wait_for_quorum(host: Host, say: Say, has_quorum: Callable[[], bool]) -> None:
-    """Without quorum /etc/pve cannot be written: wait, but not for ever; what then is refused is said by the sync."""
-    limit = host.clock() + QUORUM_SECONDS
-    told = False
-    while not has_quorum() and host.clock() < limit:
-        if not told:
-            say("no quorum: waiting up to %d s" % QUORUM_SECONDS)
-            told = True
-        time.sleep(1)
+def _settings(host: Host, profile: Profile, say: Say) -> List[Report]:
+    return knobs(host, profile)
 
 
+def _recheck(host: Host, profile: Profile, say: Say) -> List[Report]:
+    return [*knobs(host, profile, dry=True), *containers(host, profile, say, dry=True)]
+
+
+WATCH, RECHECK = "watch", "recheck"
 STAGES: Dict[str, Callable[[Host, Profile, Say], List[Report]]] = {
-    "knobs": _knobs, "devices": _devices, "models": _models,
+    "knobs": _settings, "devices": _devices, "models": _models, RECHECK: _recheck,
 }  # fmt: skip
 
 
@@ -152,10 +171,23 @@ def _tell(line: str) -> None:
 def main(words: Sequence[str]) -> int:
     """What a unit starts: one stage, told to the journal line by line."""
     try:
+        if words and words[0] == WATCH:
+            return watching(LiveHost(), _tell)
         return run(LiveHost(), words[0] if words else "", _tell)
     except Refused as e:
         sys.stderr.write("%s\n" % e)
         return 2
+
+
+def watching(host: Host, say: Say) -> int:
+    """The watch on this machine's kernel, until it is ended from outside."""
+    from . import uevents, watch
+
+    ear = uevents.Uevents()
+    try:
+        return watch.watch(host, say, lambda seconds: ear.wait(seconds, watch.wakes))
+    finally:
+        ear.close()
 
 
 def with_profile(profile: Profile) -> Tuple[Dict[str, Knob], Dict[str, Knob]]:

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import List, Mapping
+from functools import partial
+from typing import Callable, List, Mapping
 
 from . import boot, container, engine, journal
 from .catalogue import finding
@@ -28,7 +29,7 @@ def status(host: Host, profile: Profile) -> Report:
         steps += more
     for ct_id, wanted in _containers(host, profile).items():
         try:
-            report = sync.show(host, ct_id, wanted)
+            report = sync.show(host, ct_id, wanted())
         except Refused as e:
             findings.append(sync.refused(ct_id, e))
             continue
@@ -45,13 +46,16 @@ def status(host: Host, profile: Profile) -> Report:
     )
 
 
-def _containers(host: Host, profile: Profile) -> Mapping[str, Wanted]:
+def _containers(host: Host, profile: Profile) -> Mapping[str, Callable[[], Wanted]]:
     if profile.containers:
-        return {ct_id: outlook.wanted_of(host, declared) for ct_id, declared in profile.containers.items()}
+        return {
+            ct_id: partial(outlook.wanted_of, host, declared, serves=outlook.serves(profile.engines, ct_id))
+            for ct_id, declared in profile.containers.items()
+        }
     if container.inside(host):
         return {}
     try:
-        return {ct_id: Wanted() for ct_id in store.known_ids(host)}
+        return dict.fromkeys(store.known_ids(host), Wanted)
     except OSError:
         return {}
 

@@ -14,7 +14,9 @@ description:
   - A running container is healed live first; then its config is edited, so that the next start is right too. Only lines of
     the main section are added or removed; all others stay byte for byte.
   - A container is restarted only if its policy says so. Otherwise RV(actions) says what a restart would destroy.
-  - Afterwards every node is opened inside the container, and CUDA devices are counted against what is declared.
+  - A rule that leaves the file because it is stale, or opens an undeclared GPU, is taken from the running container too.
+  - After a change every node is opened inside the container, and CUDA is started and its devices are counted against what is
+    declared.
   - Works on the node that owns a container, on Proxmox VE and with plain LXC.
 author:
   - hosttune contributors
@@ -30,8 +32,8 @@ options:
     default: {}
   containers:
     description:
-      - Containers by vmid or name, laid over those of O(profile), each with the keys C(gpus), C(gpu), C(form), C(restart)
-        and C(caps) of the profile.
+      - Containers by vmid or name, laid over those of O(profile), each with the keys C(gpus), C(gpu), C(form), C(restart),
+        C(caps), C(dri) and C(cpus) of the profile.
     type: dict
   mode:
     description:
@@ -46,6 +48,17 @@ options:
         no task fail.
     type: list
     elements: dict
+  prune:
+    description:
+      - Also drop stale rules of which nobody can tell what they were for. Rules for another driver's devices that people give
+        to containers (a TPU, kfd) are never touched.
+    type: bool
+    default: false
+  wait_quorum:
+    description:
+      - Seconds to wait for the cluster's quorum, if there is something to write. Without quorum C(/etc/pve) takes no write.
+    type: int
+    default: 0
 attributes:
   check_mode:
     description: The code that changes things also predicts the changes.
@@ -123,19 +136,20 @@ lines:
   returned: success
 """
 
-import dataclasses
 from typing import Any, Dict
 
 from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils.core import host, live, model, profile, task
-from ..module_utils.core.lxc import outlook, sync
+from ..module_utils.core.lxc import cuda, fleet, outlook, patience, vms
 
 SPEC = {
     "profile": {"type": "dict", "default": {}},
     "containers": {"type": "dict"},
     "mode": {"type": "str", "choices": ["plan", "apply"]},
     "ignore": {"type": "list", "elements": "dict"},
+    "prune": {"type": "bool", "default": False},
+    "wait_quorum": {"type": "int", "default": 0},
 }
 
 
@@ -152,30 +166,20 @@ def devices(door: host.Host, params: Dict[str, Any], check_mode: bool) -> Dict[s
     own = {key: params[key] for key in ("containers", "mode", "ignore")}
     wanted = profile.validate(task.profile_data(params["profile"], **own))
     dry = check_mode or wanted.mode == "plan"
-    reports = [one(door, ct_id, declared, dry) for ct_id, declared in wanted.containers.items()]
+    given = vms.assigned(door) if wanted.containers else {}
+    orders = {ct_id: order(door, wanted, ct_id, params["prune"], given) for ct_id in wanted.containers}
+    reports = fleet.sync_each(door, orders, dry, cuda.starts, patience.Patience(params["wait_quorum"]))
     findings = task.mark_ignored([f for r in reports for f in r.findings], wanted.ignore, door.clock())
     steps = [s for r in reports for s in r.steps]
-    actions = [a for r in reports for a in r.actions]
+    # A restart that the policy forbids is not to be done: it stands in the findings, with what it would destroy.
+    actions = [a for r, o in zip(reports, orders.values()) for a in r.actions if fleet.may(a, o.restart)]
     return task.result(door, findings, steps, actions, mode=wanted.mode, check_mode=check_mode)
 
 
-def one(door: host.Host, ct_id: str, declared: profile.Container, dry: bool) -> model.Report:
-    """One container. One that is refused must not keep the others from being healed."""
-    try:
-        wanted = outlook.wanted_of(door, declared)
-        report = sync.sync(door, ct_id, wanted, declared.restart, dry)
-    except model.Refused as e:
-        return model.Report("lxc sync", findings=(sync.refused(ct_id, e),))
-    except OSError as e:
-        refused = model.Refused(e.strerror or str(e), str(e.filename or ""), "run it as root (become: true)")
-        return model.Report("lxc sync", findings=(sync.refused(ct_id, refused),))
-    # A restart that the policy forbids is not to be done: it stands in the findings, with what it would destroy.
-    return dataclasses.replace(report, actions=tuple(a for a in report.actions if may(a, declared.restart)))
-
-
-def may(action: model.Action, policy: str) -> bool:
-    """Whether the policy (never, idle, always) lets an action be."""
-    return action.name != "restart" or policy == "always" or (policy == "idle" and not action.destroys)
+def order(door: host.Host, wanted: profile.Profile, ct_id: str, prune: bool, given: Dict[int, str]) -> fleet.Order:
+    """What is wanted of one container; what is refused when its turn comes is a finding, and keeps no other back."""
+    declared, serves = wanted.containers[ct_id], outlook.serves(wanted.engines, ct_id)
+    return fleet.Order(lambda: outlook.wanted_of(door, declared, (), prune, serves, given), declared.restart)
 
 
 if __name__ == "__main__":
