@@ -10,13 +10,6 @@ from lab.image import engine
 from lab.machine import Machine
 
 PROGRAM = "/usr/local/bin/hosttune"
-LIBRARY = "/usr/local/lib/hosttune/lab"
-LAUNCHER = f"""#!/usr/bin/python3
-import sys
-sys.path.insert(0, "{LIBRARY}")
-from hosttune.__main__ import main
-sys.exit(main())
-"""
 PLAN = "/etc/hosttune/lab.yml"
 INVENTORY = """\
 # The lab's host for `ansible-playbook -i`: written by lab.deploy at each start.
@@ -50,12 +43,11 @@ all:
 
 
 def hosttune(machine: Machine) -> None:
-    """Unpacked, as an installed one is: out of a zip each start would compile it anew, for seconds under emulation."""
-    machine.write("/run/hosttune.zip", zipapp.build())
-    unpack = 'rm -rf "$1" && mkdir -p "$1" && python3 -m zipfile -e /run/hosttune.zip "$1" && rm /run/hosttune.zip'
-    machine.run("sh", "-c", unpack, "sh", LIBRARY, check=True)
-    machine.write(LIBRARY + "/launcher", LAUNCHER, mode=0o755)
-    machine.run("ln", "-sfT", LIBRARY + "/launcher", PROGRAM, check=True)  # a link, as site.yml makes one, and replaces
+    """As site.yml installs it (playbooks/tasks/command.yml), which then finds it there."""
+    made = zipapp.cached()
+    path = "/usr/local/lib/hosttune/%s/hosttune" % made["version"]
+    machine.write(path, Path(made["path"]).read_bytes(), mode=0o755)
+    machine.run("ln", "-sfT", path, PROGRAM, check=True)
     machine.write(PLAN, Path(__file__).with_name("plan.yml").read_text())
 
 
@@ -63,5 +55,7 @@ def inventory(machine: Machine, mode: str = "plan", gpu: str = "required") -> Pa
     """An inventory file beside the guest's disk: settings, a container, a model, an engine in it, and a benchmark."""
     path = machine.folder / "inventory.yml"
     served = {"model": engine.MODEL, "venv": engine.VENV, "plan": PLAN}
-    path.write_text(INVENTORY.format(folder=machine.folder, ssh_config=machine.ssh_config, mode=mode, gpu=gpu, **served))
+    path.write_text(
+        INVENTORY.format(folder=machine.folder, ssh_config=machine.ssh_config, mode=mode, gpu=gpu, **served)
+    )
     return path

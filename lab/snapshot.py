@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import subprocess
 from pathlib import Path
 
-from lab import accel, needs, say
+from lab import accel, needs, qemu, say
 from lab.image.build import Image
 from lab.machine import Machine
 
@@ -18,10 +19,12 @@ NAME = "ready"
 def ready(image: Image) -> Path:
     """A disk with the snapshot `ready` in it: first boot, nothing done yet, container 200 up. Made now if need be.
 
-    It belongs to one image, one way of running it and one version of QEMU.
+    It belongs to one image, one command line and one version of QEMU.
     """
     needs.to_run(image.folder)
-    path = image.folder / f"ready-{accel.choose(image.kernel).name}-{_qemu_version()}.qcow2"
+    how = accel.choose(image.kernel)
+    words = "\0".join(qemu.command(image, Path(), 0, how))
+    path = image.folder / f"ready-{how.name}-{_qemu_version()}-{hashlib.sha256(words.encode()).hexdigest()[:8]}.qcow2"
     with open(image.folder / "ready.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not path.exists():

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -122,3 +123,58 @@ def test_zipapp_runs_alone_on_its_oldest_python(tmp_path: Path) -> None:
     )
     told = subprocess.run([*alone, "-c", code, str(app)], capture_output=True, text=True, check=True)
     assert told.stdout.splitlines() == ["&lt; {'a': [1]}", "{True}"]
+
+
+def test_bytecode_travels_with_the_zipapp_and_on_into_containers(tmp_path: Path) -> None:
+    app = tmp_path / "hosttune.pyz"
+    subprocess.run([sys.executable, "-m", "hosttune.zipapp", str(app)], check=True, cwd=tmp_path)
+    code = (
+        "import json, subprocess, sys; sys.path.insert(0, sys.argv[1])\n"
+        "from hosttune.core import corezip, host\n"
+        "program = corezip.BOOTSTRAP.replace('sys.exit(main())', 'print(main.__code__.co_filename)')\n"
+        "sent = corezip.stdin({'op': 'ping'})\n"
+        "there = subprocess.run([sys.executable, '-Ic', program], input=sent, capture_output=True, text=False, check=True)\n"
+        "print(host.digest.__code__.co_filename, there.stdout.decode().strip())\n"
+    )
+    told = subprocess.run([sys.executable, "-Ic", code, str(app)], capture_output=True, text=True, check=True)
+    assert told.stdout.split() == ["hosttune/core/host.py", "hosttune/core/__main__.py"], "compiled from source, again"
+
+
+@pytest.mark.parametrize("python", [p for p in NEW if version(p) != sys.version_info[:2]], ids=os.path.basename)
+def test_another_python_passes_the_bytecode_over(python: str, tmp_path: Path) -> None:
+    app = tmp_path / "hosttune.pyz"
+    subprocess.run([sys.executable, "-m", "hosttune.zipapp", str(app)], check=True, cwd=tmp_path)
+    code = "import sys; sys.path.insert(0, sys.argv[1]); from hosttune.core import host; print(host.digest(b''))"
+    assert len(subprocess.run([python, "-Ic", code, str(app)], capture_output=True, check=True).stdout) == 65
+
+
+def test_the_zipapp_in_the_cache_is_made_once(tmp_path: Path) -> None:
+    ask = [sys.executable, "-m", "hosttune.zipapp", "--cached"]
+    runs = [
+        json.loads(subprocess.run(ask, env={"XDG_CACHE_HOME": str(tmp_path), "PYTHONHASHSEED": seed},
+                                  capture_output=True, check=True).stdout)
+        for seed in ("1", "2")
+    ]  # fmt: skip
+    assert runs[0] == runs[1] and len(list(tmp_path.rglob("hosttune"))) == 2, "a folder and one file"
+
+
+def imported(tree: ast.AST, name: str) -> set[str]:
+    """Files that may be meant by the relative imports of a parsed file."""
+    package, found = name.split("/")[:-1], set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            base = package[: len(package) - node.level + 1] + (node.module.split(".") if node.module else [])
+            for parts in [base] + [[*base, alias.name] for alias in node.names]:
+                found |= {"/".join(parts) + end for end in (".py", "/__init__.py")}
+    return found
+
+
+def test_imports_are_found_as_python_itself_would() -> None:
+    sources = {name: data for name, data in corezip._sources() if name.endswith(".py")}
+    for name in sources:
+        with_parents = corezip.closure(name, sources)
+        for file in with_parents:
+            missing = {other for other in imported(ast.parse(sources[file]), file) if other in sources} - set(
+                with_parents
+            )
+            assert not missing, "%s imports what does not travel: %s" % (file, missing)
