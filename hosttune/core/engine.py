@@ -300,7 +300,8 @@ def revert(
 ) -> Tuple[List[Step], List[Finding]]:
     """Take back every change after entry `to`, newest first, byte for byte. Returns the steps done and what was refused.
 
-    A value that is no longer what hosttune wrote is somebody else's by now: refused, with the line that restores it.
+    A value that is no longer what hosttune wrote is somebody else's by now: refused, with the line that restores it. Of a
+    container's config, which Proxmox VE rewrites, the lines of that change are taken back and all others stay.
     """
     steps: List[Step] = []
     found: List[Finding] = []
@@ -321,7 +322,10 @@ def revert(
                     journal.end(host, entry.number, "reverted")
                     continue
                 if now != entry.step.after:
-                    raise Refused("it is no longer what hosttune wrote", entry.step.target, journal.restore_line(entry))
+                    back = _by_content(entry, now)
+                    if back.after == now:  # somebody has taken it out already
+                        journal.end(host, entry.number, "reverted")
+                        continue
                 if back.effect == "run" and not back.argv:
                     raise Refused("what was there before cannot be written again", entry.step.target)
                 _do(host, back, knobs, reverts=entry.number)
@@ -333,6 +337,17 @@ def revert(
             except (OSError, Refused) as e:
                 found.append(_failed(back, e))
     return steps, found
+
+
+def _by_content(entry: Entry, now: Optional[str]) -> Step:
+    """What takes an edit out of a container's config that was written anew since: Proxmox VE does so at each backup. Any
+    other file is its last writer's: Refused."""
+    from .lxc import undo
+
+    step = entry.step
+    if now is None or step.before is None or step.after is None or not undo.applies(step.effect, step.subject, step.target):
+        raise Refused("it is no longer what hosttune wrote", step.target, journal.restore_line(entry))
+    return replace(_undo(step), before=now, after=undo.taken_out(now, step.before, step.after, step.target))
 
 
 def _undo(step: Step) -> Step:

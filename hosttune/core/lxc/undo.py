@@ -20,9 +20,9 @@ Said = Tuple[str, str, str]
 """kind, key and value: what a line says, however it is written."""
 
 
-def applies(path: str) -> bool:
-    """Whether a file is a container's config."""
-    return path.startswith("/etc/pve/") and "/lxc/" in path or path.endswith("/config")
+def applies(effect: str, subject: str, path: str) -> bool:
+    """Whether a step is the edit of a container's config on its host."""
+    return effect == "replace" and subject.startswith("ct:") and (path.startswith("/etc/pve/") or path.endswith("/config"))
 
 
 def taken_out(now: str, before: str, after: str, path: str) -> str:
