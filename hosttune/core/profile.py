@@ -135,9 +135,17 @@ SPEC = Record(
                 {
                     "source": Text(
                         "hf:REPO@REVISION, a directory, or ssh:HOST:DIRECTORY",
-                        pattern=r"hf:[^@\s]+@\S+|/\S.*|ssh:.+:/.+",
+                        pattern=r"hf:[^@\s]+@\S+|/\S.*|ssh:[^-\s:][^\s:]*:/.+",
                         says="hf:REPO@REVISION, /a/directory or ssh:HOST:/a/directory",
                     ),
+                    "token-file": Text(
+                        "file of mode 0600 with the token that the hub wants for this model",
+                        "", pattern=r"(/[^\x00-\x1f]+)?", says="an absolute path",
+                    ),  # fmt: skip
+                    "engine-memory": Text(
+                        "what its engine needs of the host's memory beside it: pinned buffers, KV cache on the host",
+                        "0", pattern=r"\d+[KMGT]?", says="bytes (24G)",
+                    ),  # fmt: skip
                     "placement": Text(
                         "how its pages lie over the NUMA nodes",
                         "interleave",
