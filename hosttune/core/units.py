@@ -32,7 +32,10 @@ _OWN_FILE = re.compile(
     r"(%s/%s|%s/[A-Za-z0-9_]+\.py)(%s)?" % (re.escape(FOLDER), _UNIT.pattern, re.escape(CODE), re.escape(TEMP))
 )
 """Also what a killed run left half-written beside one."""
-BOOT_UNITS = ("hosttune-knobs.service", "hosttune-devices.service", "hosttune-stage.service")
+BOOT_UNITS = (
+    *("hosttune-knobs.service", "hosttune-devices.service", "hosttune-stage.service"),
+    *("hosttune-watch.service", "hosttune-recheck.service"),
+)
 VERBS = ("start", "stop", "restart", "reset-failed")
 STOP_TIMEOUT = 150
 """Seconds that `systemctl stop` is given: the units have TimeoutStopSec=90 and are killed after that."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hosttune.core import boot, corezip, engine
+from hosttune.core import boot, corezip, engine, units
 from hosttune.core.host import digest
 from hosttune.core.knobs import boot_units
 from hosttune.core.model import Refused
@@ -119,10 +119,9 @@ def test_a_bad_profile_changes_nothing_and_is_named(text: str, words: str) -> No
 UNITS = (boot_units.KNOBS_UNIT, boot_units.DEVICES_UNIT, boot_units.STAGE_UNIT)
 SYSTEMD: dict[str, dict[str, Any]] = {
     "dirs": {"/run/systemd/system": []},
-    "commands": {"systemctl is-enabled %s" % name: {"rc": 1, "out": "disabled\n"}
-                 for name in UNITS},
-    "files": {"/etc/systemd/system/%s" % name: {"errno": "ENOENT"} for name in UNITS},
-}  # fmt: skip
+    "nodes": {"/etc/systemd/system/%s.wants/%s" % (by, name): {"errno": "ENOENT"} for name, by in boot_units.ENABLED.items()},
+    "files": {"/etc/systemd/system/%s" % name: {"errno": "ENOENT"} for name in boot_units.NAMES},
+}
 
 
 def test_the_units_are_planned_with_profile_and_code() -> None:
@@ -136,10 +135,15 @@ def test_the_units_are_planned_with_profile_and_code() -> None:
         PATH,
         boot_units.code_path(sha),
         *SYSTEMD["files"],
-        *UNITS,
+        *boot_units.ENABLED,
     }
     assert targets[PATH].mode == 0o600 and json.loads(targets[PATH].after or "") == APPLY
     assert targets[boot_units.KNOBS_UNIT].argv == ("systemctl", "enable", boot_units.KNOBS_UNIT)
+    watch = targets[boot_units.WATCH_UNIT]
+    assert watch.argv == ("systemctl", "enable", "--now", boot_units.WATCH_UNIT), "nobody waits for a boot to be watched over"
+    assert watch.undo == ("systemctl", "disable", "--now", boot_units.WATCH_UNIT), "and revert ends what it started"
+    order = [step.target for step in steps]
+    assert order.index("/etc/systemd/system/" + boot_units.WATCH_UNIT) < order.index(boot_units.WATCH_UNIT)
     assert {f.status for f in findings} == {"fail"} and machine.effects == []
 
 
@@ -162,7 +166,7 @@ def test_without_systemd_or_a_profile_nothing_is_kept() -> None:
 
 
 def test_systemd_takes_the_units_without_a_word(tmp_path: Path) -> None:
-    for name in UNITS:
+    for name in boot_units.NAMES:
         (tmp_path / name).write_text(boot_units.unit(name, "/usr/bin/true").replace("-I ", ""))
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", *map(str, tmp_path.iterdir())], capture_output=True, text=True
@@ -196,3 +200,23 @@ def test_what_a_unit_says_is_in_the_journal_when_it_says_it() -> None:
     ended = "import os; from hosttune.core import boot; boot._tell('no quorum: waiting'); os._exit(0)"
     done = subprocess.run([sys.executable, "-c", ended], stdout=subprocess.PIPE, text=True)
     assert done.stdout == "no quorum: waiting\n"
+
+
+def test_every_unit_is_stopped_by_the_same_words() -> None:
+    for name in boot_units.NAMES:
+        text = boot_units.unit(name, "/code")
+        assert "ConditionKernelCommandLine=!hosttune=off\nConditionPathExists=!/etc/hosttune/off\n" in text
+        assert not units.is_engine(name) or name.endswith(".timer")
+
+
+def test_a_recheck_writes_nothing_whatever_the_profile_lets_it() -> None:
+    machine = host(dict(APPLY, mode="apply"))
+    code, said = run(machine, boot.RECHECK)
+    assert (code, machine.effects) == (1, [])
+    assert "would change 0000:11:00.0 MaxReadReq" in said and said[-1] == "recheck: 1 not as wanted"
+
+
+def test_a_mistake_in_the_profile_of_a_machine_is_told_by_its_line() -> None:
+    with pytest.raises(Refused) as e:
+        run(host('{"mode": "plan",\n "knobs": {\n  "numa-balancin": "0"}}'))
+    assert e.value.where == PATH + ":3" and "did you mean numa-balancing" in e.value.way_out

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""hosttune's boot units: the profile, the code and three systemd units on the machine itself, so that a reboot needs nobody.
+"""hosttune's own units: the profile, the code and its systemd units on the machine itself, so that a reboot, a driver that is
+loaded again and a GPU that comes back need nobody.
 
 The code is one file named by its content, so that an update never changes what a unit of the old version runs. The profile
 is 0600: it names models, users and paths.
@@ -7,6 +8,7 @@ is 0600: it names models, users and paths.
 
 from __future__ import annotations
 
+import errno
 from dataclasses import replace
 from typing import Any, Callable, Dict, Mapping
 
@@ -19,16 +21,25 @@ ID, NAME = "HT102", "boot-units"
 CODE = "/usr/local/lib/hosttune"
 UNITS = "/etc/systemd/system"
 KNOBS_UNIT, DEVICES_UNIT, STAGE_UNIT = "hosttune-knobs.service", "hosttune-devices.service", "hosttune-stage.service"
+WATCH_UNIT, RECHECK_UNIT, TIMER = "hosttune-watch.service", "hosttune-recheck.service", "hosttune-recheck.timer"
 
-_UNIT = """\
+_HEAD = """\
 # hosttune: written by it, kept by it. `hosttune revert` takes it away; hosttune=off on the kernel command line stops it.
 [Unit]
+"""
+_OFF = """\
+ConditionKernelCommandLine=!hosttune=off
+ConditionPathExists=!/etc/hosttune/off
+"""
+_UNIT = (
+    _HEAD
+    + """\
 Description=hosttune: %(what)s
 After=%(after)s
 Before=%(before)s
-ConditionKernelCommandLine=!hosttune=off
-ConditionPathExists=!/etc/hosttune/off
-
+"""
+    + _OFF
+    + """
 [Service]
 Type=oneshot
 RemainAfterExit=yes
@@ -39,6 +50,7 @@ SyslogIdentifier=hosttune
 [Install]
 WantedBy=multi-user.target
 """
+)
 _STAGES = {
     KNOBS_UNIT: {
         "what": "settings of this host",
@@ -62,11 +74,69 @@ _STAGES = {
         "before": "",  # a copy takes minutes, and no guest waits for it: its bind is there, and fills
     },
 }
+_WATCH = (
+    _HEAD
+    + """\
+Description=hosttune: keeps the settings when a GPU comes back or its driver is loaded
+After=hosttune-knobs.service hosttune-devices.service
+"""
+    + _OFF
+    + """
+[Service]
+Type=simple
+ExecStart=/usr/bin/python3 -I %(code)s watch
+Restart=on-failure
+RestartSec=10
+Nice=5
+SyslogIdentifier=hosttune
+
+[Install]
+WantedBy=multi-user.target
+"""
+)
+_RECHECK = (
+    _HEAD
+    + """\
+Description=hosttune: is all still as declared? Changes nothing; fails when something is not
+"""
+    + _OFF
+    + """
+[Service]
+Type=oneshot
+ExecStart=/usr/bin/python3 -I %(code)s recheck
+TimeoutStartSec=150
+Nice=5
+SyslogIdentifier=hosttune
+"""
+)
+_TIMER = (
+    _HEAD
+    + """\
+Description=hosttune: looks once an hour whether all is still as declared
+"""
+    + _OFF
+    + """
+[Timer]
+OnBootSec=15min
+OnUnitActiveSec=1h
+RandomizedDelaySec=5min
+
+[Install]
+WantedBy=timers.target
+"""
+)
+_MORE = {WATCH_UNIT: _WATCH, RECHECK_UNIT: _RECHECK, TIMER: _TIMER}
+NAMES = (*_STAGES, *_MORE)
+"""Every unit, in the order in which they are written."""
+ENABLED = {**dict.fromkeys((*_STAGES, WATCH_UNIT), "multi-user.target"), TIMER: "timers.target"}
+"""The units that something starts, and what starts them. hosttune-recheck.service is the timer's."""
+AT_ONCE = (WATCH_UNIT, TIMER)
+"""Those that are started when they are enabled: the others have their turn at the next boot."""
 
 
 def unit(name: str, code: str) -> str:
     """The text of one unit that runs the code at that path."""
-    return _UNIT % dict(_STAGES[name], code=code)
+    return _UNIT % dict(_STAGES[name], code=code) if name in _STAGES else _MORE[name] % {"code": code}
 
 
 def code_path(sha: str) -> str:
@@ -77,7 +147,7 @@ def code_path(sha: str) -> str:
 def bound(profile: str, sha: str) -> Knob:
     """The knob for this profile text and this code. Wants: "on" keeps the units, "off" takes them out of the boot."""
     code = code_path(sha)
-    texts = {PATH: profile, **{"%s/%s" % (UNITS, name): unit(name, code) for name in _STAGES}}
+    texts = {PATH: profile, **{"%s/%s" % (UNITS, name): unit(name, code) for name in NAMES}}
 
     def read(host: Host) -> Dict[str, Reading]:
         found = {"code": Reading("on" if _sha(host, code) == sha else "absent")}
@@ -108,7 +178,7 @@ def bound(profile: str, sha: str) -> Knob:
 
 
 def _off(subject: str, have: str) -> Step:
-    if subject in _STAGES:
+    if subject in ENABLED:
         return _enable(subject, have, "off")
     raise Refused("it stays: only the units are taken out of the boot", subject, "hosttune revert")
 
@@ -119,15 +189,22 @@ def _sha(host: Host, path: str) -> str:
 
 
 def _enabled(host: Host) -> Dict[str, Reading]:
-    out = {}
-    for name in _STAGES:
-        ran = host.run(["systemctl", "is-enabled", name])
-        out[name] = Reading("on" if ran.out.strip() == "enabled" else "off")
-    return out
+    """By the links that `systemctl enable` makes: no process is started for a look."""
+    return {name: Reading("on" if _linked(host, name, by) else "off") for name, by in ENABLED.items()}
+
+
+def _linked(host: Host, name: str, by: str) -> bool:
+    try:
+        return host.lstat("%s/%s.wants/%s" % (UNITS, by, name)).type == "link"
+    except OSError as e:
+        if e.errno in (errno.ENOENT, errno.ENOTDIR):
+            return False
+        raise
 
 
 def _enable(unit: str, have: str, want: str) -> Step:
-    on, off = ("systemctl", "enable", unit), ("systemctl", "disable", unit)
+    now = ("--now",) if unit in AT_ONCE else ()
+    on, off = ("systemctl", "enable", *now, unit), ("systemctl", "disable", *now, unit)
     argv, undo = (on, off) if want == "on" else (off, on)
     return Step(ID, unit, "run", unit, have, want, argv, undo)
 
