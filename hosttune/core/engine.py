@@ -74,7 +74,7 @@ def _judge_one(
         summary += "; not changed: %s" % e.what
         hint = Hint(command=e.way_out, where=str(e.where), action="reconfigure")
         seen += (e.where,) if e.where and e.where not in seen else ()
-    status = FAIL if asked or knob.recommend == ON else WARN
+    status = FAIL if asked or knob.recommend == ON or knob.grave else WARN
     found = finding(knob.id, status, subject, summary, have=have, want=want, hint=hint, evidence=seen)
     return found, step if status == FAIL else None
 
@@ -104,7 +104,7 @@ def _apply_locked(host: Host, steps: Sequence[Step], knobs: Mapping[str, Knob]) 
         except _Unclosed as e:
             found.append(_unclosed(step, e))
         except (OSError, Refused) as e:
-            found.append(_failed(step, e))
+            found.append(_failed(step, e, knobs))
     return found
 
 
@@ -142,10 +142,10 @@ def _way_out(e: OSError) -> str:
     return text % (e.filename or journal.STATE) if "%s" in text else text
 
 
-def _failed(step: Step, e: Exception) -> Finding:
+def _failed(step: Step, e: Exception, knobs: Mapping[str, Knob]) -> Finding:
     if isinstance(e, OSError):
         what = "%s: %s" % (errname(e), e.strerror)
-        hint = Hint(_way_out(e), "host")
+        hint = Hint(_way_out(e) or _why_ignored(step, knobs), "host")
         text = "was not written: %s%s" % (what, " (%s)" % e.filename if e.filename else "")
     else:
         hint = Hint(getattr(e, "way_out", ""), "host")
@@ -200,7 +200,7 @@ def _short(value: Optional[str]) -> str:
 
 def _effect(host: Host, step: Step) -> None:
     if step.effect == "poke":
-        for path in sysfs.files(host, step.target):
+        for path in sysfs.values(host, step.target) if "*" in step.target else (step.target,):
             host.poke(path, step.after or "")
     elif step.effect == "run":
         ran = host.execute(step.argv)
@@ -335,7 +335,7 @@ def revert(
                 steps.append(back)
                 found.append(_unclosed(back, e))
             except (OSError, Refused) as e:
-                found.append(_failed(back, e))
+                found.append(_failed(back, e, knobs))
     return steps, found
 
 

@@ -145,6 +145,7 @@ class Knob:
     after_driver: at boot it is kept once the driver's nodes are there, not before the driver touches the GPUs.
     starts: the program that reading starts, where the driver alone knows the answer: such a knob is asked only when somebody
     asks for it, since that program may load the driver and make device nodes.
+    grave: of a report: a value that differs is a failure although nobody asked, because something is broken.
     passing: the value moves by itself (a counter, a link's speed), so two measurements may differ in it and still compare.
     """
 
@@ -166,6 +167,7 @@ class Knob:
     read_one: Optional[Callable[[Any, str], Reading]] = None
     after_driver: bool = False
     starts: str = ""
+    grave: bool = False
     passing: bool = False
 
     def __post_init__(self) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PCIe errors (AER) that each GPU and each port above it has counted since boot. That one rises is a fault, not that it is there."""
+"""PCIe errors (AER) that each GPU and each port above it has counted since boot. A count is no fault; one that rises is."""
 
 from __future__ import annotations
 

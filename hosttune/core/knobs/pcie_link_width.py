@@ -7,7 +7,7 @@ from typing import Dict
 
 from .. import own_gpus, pci_link
 from ..host import Host
-from ..model import Knob, Reading, Refused, Step
+from ..model import REPORT, Knob, Reading, Refused, Step
 
 
 def read(host: Host) -> Dict[str, Reading]:
@@ -61,6 +61,8 @@ PCIE_LINK_WIDTH = Knob(
     check=lambda want: "" if want == WANT else "%s cannot be wanted: %s" % (want, WANT),
     skip=own_gpus.skip,
     read_one=own_gpus.reader(one),
+    recommend=REPORT,
+    grave=True,
     meets=meets,
     why="half the lanes are half the bandwidth of everything that goes to or from this GPU",
     cost="tensor parallel engines run at the pace of the slowest link",

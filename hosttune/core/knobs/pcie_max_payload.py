@@ -11,7 +11,7 @@ from typing import Dict
 
 from .. import own_gpus, pci, pci_express
 from ..host import Host
-from ..model import Knob, Reading, Refused, Step
+from ..model import REPORT, Knob, Reading, Refused, Step
 
 
 def read(host: Host) -> Dict[str, Reading]:
@@ -59,6 +59,8 @@ PCIE_MAX_PAYLOAD = Knob(
     check=lambda want: "" if want == WANT else "%s cannot be wanted: %s" % (want, WANT),
     skip=own_gpus.skip,
     read_one=own_gpus.reader(one),
+    recommend=REPORT,
+    grave=True,
     meets=lambda have, want: have.isdigit(),
     why="an end that sends larger packets than the other takes makes malformed packets, which is a fatal error",
     cost="a GPU that is lost under load",
