@@ -115,10 +115,21 @@ NEEDS_RESTART = (ABSENT, PLACEHOLDER, STALE, REPLACED)
 
 
 def look_inside(host: Host, pid: int, needed: Sequence[Need]) -> Tuple[Inside, ...]:
-    """Open every needed node as the container's init would. Raises OSError where the child cannot get in (not root)."""
+    """Open every needed node as the container's root would: its device cgroup, its mounts, and, in a user namespace, its
+    user, whom a node's mode may refuse. Raises OSError where the child cannot get in (not root)."""
     needed = [need for need in needed if need.minor is not None]
-    asked = host.inquire([need.path for need in needed], (), pid=pid)
+    asked = host.inquire([need.path for need in needed], (), uid=_root_of(host, pid), pid=pid)
     return tuple(_inside(need, asked.nodes.get(need.path, {})) for need in needed)
+
+
+def _root_of(host: Host, pid: int) -> Optional[int]:
+    """The user on the host that is root in a process's user namespace (user_namespaces(7): uid_map), None for root."""
+    try:
+        rows = [row.split() for row in host.read("/proc/%d/uid_map" % pid).splitlines()]
+    except (OSError, Unrecorded):
+        return None
+    outside = next((int(row[1]) for row in rows if len(row) == 3 and row[0] == "0" and row[1].isdigit()), 0)
+    return outside or None
 
 
 def _inside(need: Need, seen: Mapping[str, object]) -> Inside:
