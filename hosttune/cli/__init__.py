@@ -22,6 +22,7 @@ COMMANDS = {
     "apply": "make them so, read back, journalled",
     "revert": "take back what hosttune changed, newest first",
     "journal": "what hosttune changed here",
+    "watch": "keep the settings when a GPU comes back or its driver is loaded",
     "topo": "sockets, NUMA nodes, PCIe links and GPUs as a picture",
     "lxc": "device access of LXC containers",
     "stage": "models into memory, verified, and seen by containers",

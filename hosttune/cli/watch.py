@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""hosttune watch: what is declared, kept while the machine runs. The unit hosttune-watch does the same without click."""
+
+from __future__ import annotations
+
+import click
+
+from ..core import boot
+from ..core.live import LiveHost
+from ..core.profile import PATH
+
+HELP = """When a GPU comes back, its driver is bound, or a module of it is loaded: look at the settings that %s
+declares, and put them right as its `mode` lets. Until it is interrupted; each line says what was done. As a unit: hosttune apply
+boot-units.""" % PATH
+
+
+@click.command(name="watch", help=HELP)
+def command() -> int:
+    """Listen to the kernel, in the foreground."""
+    from ..render.visible import visible
+
+    return boot.watching(LiveHost(), lambda line: click.echo(visible(line)))

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The watch on machines on paper: which events wake it, what it does on them, and that nothing ends it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hosttune.core import boot, uevents, watch
+from hosttune.core.profile import PATH
+from hosttune.core.recording import ReplayHost, merge
+
+GPU = "0000:11:00.0"
+CONFIG = "/sys/bus/pci/devices/%s/config" % GPU
+SETPCI = "setpci -s %s CAP_EXP+8.w=5000:7000" % GPU
+CASES = Path(__file__).parents[1] / "cases/knobs"
+MACHINE = json.loads((CASES / "mrrs-512-to-4096.json").read_text())["machine"]
+PROFILE = {"mode": "apply", "knobs": {"pcie-max-read-request": "4096"}}
+BIND = {"ACTION": "bind", "SUBSYSTEM": "pci", "PCI_ID": "10DE:2BB5", "PCI_SLOT_NAME": GPU, "DRIVER": "nvidia"}
+LOAD = {"ACTION": "add", "SUBSYSTEM": "module", "DEVPATH": "/module/nvidia_uvm"}
+
+
+def config(control: int) -> dict[str, str]:
+    data = bytearray.fromhex(MACHINE["files"][CONFIG]["hex"])
+    data[0x68:0x6A] = control.to_bytes(2, "little")
+    return {"hex": data.hex()}
+
+
+def host(control: int = 0x593F, profile: Any = PROFILE, **more: Any) -> ReplayHost:
+    done = {SETPCI: {"rc": 0, "then": {"files": {CONFIG: config(0x593F)}}}}
+    files = {PATH: profile if isinstance(profile, str) else json.dumps(profile), boot.OFF: {"errno": "ENOENT"},
+             CONFIG: config(control)}  # fmt: skip
+    return ReplayHost(merge(merge(MACHINE, {"files": files, "commands": done}), more))
+
+
+class Story:
+    """Waits that a test tells: each is a list of events, [] for a timeout, or a change to the machine before the next one."""
+
+    def __init__(self, machine: ReplayHost, *waits: Any) -> None:
+        self.machine, self.waits, self.said, self.asked = machine, list(waits), list[str](), list[float | None]()
+
+    def wait(self, seconds: float | None) -> list[uevents.Event] | None:
+        self.asked.append(seconds)
+        while self.waits and callable(self.waits[0]):
+            self.waits.pop(0)(self.machine)
+        return self.waits.pop(0) if self.waits else None
+
+    def told(self) -> list[str]:
+        assert watch.watch(self.machine, self.said.append, self.wait) == 0
+        return self.said[1:]
+
+
+def lost(machine: ReplayHost) -> None:
+    """The register is back at its default."""
+    machine.view = merge(machine.view, {"files": {CONFIG: config(0x293F)}})
+
+
+def register(machine: ReplayHost) -> int:
+    return int.from_bytes(machine.read_bytes(CONFIG)[0x68:0x6A], "little")
+
+
+@pytest.mark.parametrize(
+    ("event", "woken"),
+    [
+        (BIND, True),
+        (dict(BIND, ACTION="add"), True),
+        (dict(BIND, ACTION="change", ERROR_EVENT="SUCCESSFUL_RECOVERY"), True),
+        (dict(BIND, ACTION="unbind"), False),
+        (dict(BIND, ACTION="remove"), False),
+        (dict(BIND, PCI_ID="8086:1234"), False),
+        (LOAD, True),
+        (dict(LOAD, DEVPATH="/module/nvidia"), True),
+        (dict(LOAD, DEVPATH="/module/zfs"), False),
+        (dict(LOAD, ACTION="remove"), False),
+        ({"ACTION": "add", "SUBSYSTEM": "block"}, False),
+        ({}, False),
+        (uevents.LOST, True),
+    ],
+)
+def test_what_wakes_it(event: dict[str, str], woken: bool) -> None:
+    assert watch.wakes(event) is woken
+
+
+def test_a_register_that_was_lost_comes_back_on_the_event() -> None:
+    machine = host()
+    told = Story(machine, lost, [BIND], []).told()
+    assert register(machine) == 0x593F
+    assert told == ["bind 0000:11:00.0:", "  changed 0000:11:00.0 MaxReadReq"]
+
+
+def test_what_happened_before_it_started_is_put_right_first() -> None:
+    machine = host(control=0x293F)
+    assert Story(machine).told() == ["start:", "  changed 0000:11:00.0 MaxReadReq"]
+    assert register(machine) == 0x593F
+
+
+def test_all_is_well_is_no_news_and_writes_nothing() -> None:
+    machine = host()
+    story = Story(machine, [BIND, BIND, BIND], [])
+    assert story.told() == [] and machine.effects == []
+    assert story.asked == [None, 2.0, None], "asleep for ever, once more after two seconds, asleep again"
+
+
+def test_what_undoes_it_after_the_event_is_undone_too() -> None:
+    """A udev rule, or the driver's own start, comes after the event."""
+    machine = host()
+    told = Story(machine, [BIND], lost, [], []).told()
+    assert register(machine) == 0x593F and told == ["once more:", "  changed 0000:11:00.0 MaxReadReq"]
+
+
+def test_while_a_gpu_computes_nothing_is_written_and_it_is_tried_again() -> None:
+    minor = {"/proc/driver/nvidia/gpus/%s/information" % GPU: "Device Minor: \t 0\n"}
+    busy = {"files": minor, "holders": {"511:*": [[77, "python"]], "195:0": [[77, "python"]]}}
+    machine = host(0x293F, **busy)
+
+    def idle(machine: ReplayHost) -> None:
+        machine.view = merge(machine.view, {"holders": {"511:*": [], "195:0": []}})
+
+    story = Story(machine, [BIND], [], idle, [], [])
+    told = "\n".join(story.told())
+    assert "deferred: compute processes use this GPU (python 77)" in told
+    assert register(machine) == 0x593F and told.endswith("  changed 0000:11:00.0 MaxReadReq")
+
+
+def test_it_does_not_try_for_ever() -> None:
+    machine = host(0x293F, commands={SETPCI: {"rc": 0, "then": {"files": {CONFIG: config(0x293F)}}}})
+    story = Story(machine, [BIND], [], [], [])
+    told = story.told()
+    assert "did not stick" in "\n".join(told) and told[-1].startswith("left as it is")
+    assert story.asked == [None, 2.0, 10.0, 60.0, None]
+
+
+def test_a_plan_only_says_what_it_would() -> None:
+    machine = host(0x293F, dict(PROFILE, mode="plan"))
+    told = Story(machine, [BIND]).told()
+    assert "  would change 0000:11:00.0 MaxReadReq" in told and register(machine) == 0x293F
+
+
+@pytest.mark.parametrize(
+    "profile", ["{", '{"kobs": {}}', '{"knobs": {"numa-balancing": "9"}}'], ids=["no-json", "no-such-key", "impossible"]
+)
+def test_a_bad_profile_is_told_and_ends_no_watch(profile: str) -> None:
+    machine = host(0x293F)
+    good = machine.view["files"][PATH]
+
+    def spoilt(machine: ReplayHost) -> None:
+        machine.view = merge(machine.view, {"files": {PATH: profile}})
+
+    def mended(machine: ReplayHost) -> None:
+        lost(machine)
+        machine.view = merge(machine.view, {"files": {PATH: good}})
+
+    told = Story(machine, spoilt, [BIND], mended, [BIND], []).told()
+    assert any(PATH in line or "numa-balancing" in line for line in told)
+    assert register(machine) == 0x593F, "a profile that is mended counts at the next event"
+
+
+def test_one_word_stops_it() -> None:
+    machine = host(0x293F, files={boot.OFF: ""})
+    assert Story(machine, [BIND], []).told() == [] and register(machine) == 0x293F
+
+
+def test_a_message_of_the_kernel_is_read_as_it_is() -> None:
+    data = b"bind@/devices/pci0000:10/0000:11:00.0\0ACTION=bind\0DRIVER=nvidia\0A=b=c\0SEQNUM=1\0"
+    assert uevents.parse(data) == {"ACTION": "bind", "DRIVER": "nvidia", "A": "b=c", "SEQNUM": "1"}
+    assert uevents.parse(b"libudev\0\xfe\xed\xca\xfe") == {} and uevents.parse(b"") == {}
