@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel command line: what this kernel was started with, and the edit that a person makes for the next one.
+"""The kernel command line: what this kernel was built and started with, and the edit that a person makes for the next start.
 
 hosttune never writes it. Proxmox VE has two places, and the wrong one is ignored in silence: GRUB's file, and
 /etc/kernel/cmdline for systemd-boot (hosts on ZFS with UEFI). Which loader started this machine stands in the EFI variable
@@ -33,6 +33,11 @@ def value(host: Host, name: str) -> Optional[str]:
         if key.replace("-", "_") == name.replace("-", "_"):
             found = said
     return found
+
+
+def built_with(host: Host, option: str) -> bool:
+    """Whether the running kernel was built with this option, as its package's config says; False where there is none."""
+    return "\n%s=y\n" % option in "\n" + (read_or_none(host, "/boot/config-" + host.uname()[1]) or "")
 
 
 def edit(host: Host, add: str = "", drop: str = "") -> Tuple[str, str]:

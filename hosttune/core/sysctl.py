@@ -5,11 +5,13 @@ wins a name, the last assignment wins a key; /etc/sysctl.conf comes last with pr
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Dict, List, Optional
+from typing import List, Optional
 
-from .host import Host, list_or_empty, read_or_none
+from . import dropins
+from .host import Host, read_or_none
 
-FOLDERS = ("/etc/sysctl.d", "/run/sysctl.d", "/usr/local/lib/sysctl.d", "/usr/lib/sysctl.d", "/lib/sysctl.d")
+FOLDERS = dropins.folders("sysctl.d")
+LAST = "/etc/sysctl.conf"
 
 
 @dataclass(frozen=True)
@@ -21,16 +23,16 @@ class Assignment:
     value: Optional[str]
 
 
+def path_of(key: str) -> str:
+    """ "vm.swappiness" -> "/proc/sys/vm/swappiness"."""
+    return "/proc/sys/" + key.replace(".", "/")
+
+
 def files(host: Host) -> List[str]:
     """The files that are read at boot, in the order in which they count."""
-    by_name: Dict[str, str] = {}
-    for folder in FOLDERS:
-        for name in list_or_empty(host, folder):
-            if name.endswith(".conf"):
-                by_name.setdefault(name, "%s/%s" % (folder, name))
-    ordered = [by_name[name] for name in sorted(by_name)]
-    if "99-sysctl.conf" not in by_name and read_or_none(host, "/etc/sysctl.conf") is not None:
-        ordered.append("/etc/sysctl.conf")
+    ordered = dropins.files(host, FOLDERS)
+    if not any(dropins.basename(path) == "99-sysctl.conf" for path in ordered) and read_or_none(host, LAST) is not None:
+        ordered.append(LAST)
     return ordered
 
 
@@ -38,12 +40,8 @@ def assignments(host: Host, key: str) -> List[Assignment]:
     """Every line that sets `key` ("kernel.numa_balancing"), in the order in which they count: the last one decides."""
     found = []
     for path in files(host):
-        for number, raw in enumerate((read_or_none(host, path) or "").splitlines(), 1):
-            line = raw.strip()
-            if not line or line[0] in "#;":
-                continue
+        for number, line in dropins.lines(host, path):
             name, equals, value = line.partition("=")
-            name = name.strip().lstrip("-").strip().replace("/", ".")
-            if name == key:
+            if name.strip().lstrip("-").strip().replace("/", ".") == key:
                 found.append(Assignment(path, number, value.strip() if equals else None))
     return [a for a in found if a.value is not None]

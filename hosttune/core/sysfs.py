@@ -8,7 +8,7 @@ import fnmatch
 import re
 from typing import Dict, List
 
-from .host import Host, list_or_empty
+from .host import Host, list_or_empty, read_or_none
 
 _IN_USE = re.compile(r"(?:^|\s)\[(\S+)\](?:\s|$)")
 
@@ -33,6 +33,11 @@ def files(host: Host, pattern: str) -> List[str]:
     middle, _, rest = tail.partition("/")
     names = fnmatch.filter(list_or_empty(host, folder), start + "*" + middle)
     return ["%s/%s%s" % (folder, name, "/" + rest if rest else "") for name in names]
+
+
+def there(host: Host, pattern: str) -> bool:
+    """Whether there is such a file, told by the first that may match. Raises OSError for one that may not be read."""
+    return any(read_or_none(host, path) is not None for path in files(host, pattern)[:1])
 
 
 def values(host: Host, pattern: str) -> Dict[str, str]:

@@ -7,8 +7,16 @@ from typing import Dict
 
 from ..model import Knob
 from .boot_units import BOOT_UNITS
+from .cpu_boost import CPU_BOOST
+from .cpu_energy_preference import CPU_ENERGY_PREFERENCE
+from .cpu_governor import CPU_GOVERNOR
+from .cpu_idle_latency import CPU_IDLE_LATENCY
 from .iommu_mode import IOMMU_MODE
+from .irqbalance import IRQBALANCE
+from .max_map_count import MAX_MAP_COUNT
+from .memlock import MEMLOCK
 from .numa_balancing import NUMA_BALANCING
+from .overcommit_memory import OVERCOMMIT_MEMORY
 from .pcie_acs import PCIE_ACS
 from .pcie_aspm import PCIE_ASPM
 from .pcie_bar1 import PCIE_BAR1
@@ -20,11 +28,25 @@ from .pcie_max_payload import PCIE_MAX_PAYLOAD
 from .pcie_max_read_request import PCIE_MAX_READ_REQUEST
 from .pcie_power_control import PCIE_POWER_CONTROL
 from .pcie_relaxed_ordering import PCIE_RELAXED_ORDERING
+from .remove_ipc import REMOVE_IPC
+from .reserved_hugepages import RESERVED_HUGEPAGES
+from .shmem_hugepages import SHMEM_HUGEPAGES
+from .smt import SMT
+from .swappiness import SWAPPINESS
+from .transparent_hugepages import TRANSPARENT_HUGEPAGES
+from .zfs_arc import ZFS_ARC
+from .zone_reclaim_mode import ZONE_RECLAIM_MODE
+
+MEMORY = (
+    NUMA_BALANCING, ZONE_RECLAIM_MODE, TRANSPARENT_HUGEPAGES, SHMEM_HUGEPAGES, SWAPPINESS, MAX_MAP_COUNT, OVERCOMMIT_MEMORY,
+    MEMLOCK, RESERVED_HUGEPAGES, ZFS_ARC, REMOVE_IPC,
+)  # fmt: skip
+CPU = (CPU_GOVERNOR, CPU_ENERGY_PREFERENCE, CPU_BOOST, CPU_IDLE_LATENCY, IRQBALANCE, SMT)
 
 PCIE = (
     PCIE_MAX_READ_REQUEST, PCIE_MAX_PAYLOAD, PCIE_LINK_WIDTH, PCIE_LINK_SPEED, PCIE_ERRORS, PCIE_RELAXED_ORDERING,
     PCIE_EXTENDED_TAGS, PCIE_ACS, IOMMU_MODE, PCIE_ASPM, PCIE_BAR1, PCIE_POWER_CONTROL,
 )  # fmt: skip
 
-KNOBS: Dict[str, Knob] = {knob.name: knob for knob in (NUMA_BALANCING, *PCIE, BOOT_UNITS)}
+KNOBS: Dict[str, Knob] = {knob.name: knob for knob in (*MEMORY, *CPU, *PCIE, BOOT_UNITS)}
 BY_ID: Dict[str, Knob] = {knob.id: knob for knob in KNOBS.values()}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kernel.numa_balancing, now and after the next boot.
+"""kernel.numa_balancing: whether the kernel samples memory by page faults and moves pages to the node that uses them.
 
 Source: Documentation/admin-guide/sysctl/kernel.rst. 0 off, 1 normal, 2 memory tiering, 3 both. A kernel with several
 nodes boots with 1; a kernel without NUMA has no such file.
@@ -7,69 +7,27 @@ nodes boots with 1; a kernel without NUMA has no such file.
 
 from __future__ import annotations
 
-from typing import Dict
-
-from .. import container
-from ..host import Host, read_or_none
-from ..model import Knob, Reading, Refused, Step
-from ..sysctl import assignments
-
-KEY = "kernel.numa_balancing"
-NOW = "/proc/sys/kernel/numa_balancing"
-BOOT = "/etc/sysctl.d/90-hosttune-numa-balancing.conf"
-TEXT = "# hosttune: kept at this value over reboots. `hosttune revert` takes the file away.\n%s = %s\n"
+from .. import cmdline
+from ..host import Host
+from .shape_kept import one_of
+from .shape_sysctl import sysctl_knob
 
 
-def read(host: Host) -> Dict[str, Reading]:
-    """{"now": the kernel's value, "boot": what sysctl.d will set, "unset" if nothing does}."""
-    return {"now": Reading(host.read(NOW).strip()), "boot": Reading(_at_boot(host))}
+def at_boot(host: Host) -> str:
+    """The command line's word; without one it depends on how many nodes there are."""
+    return {"disable": "0", "enable": "1"}.get(cmdline.value(host, "numa_balancing") or "", "")
 
 
-def _at_boot(host: Host) -> str:
-    found = assignments(host, KEY)
-    if found:
-        return found[-1].value or ""
-    cmdline = (read_or_none(host, "/proc/cmdline") or "").split()
-    return "0" if "numa_balancing=disable" in cmdline else "unset"
-
-
-def step(host: Host, subject: str, have: str, want: str) -> Step:
-    """Now: a write to /proc/sys. Boot: a file of our own; refused while another file would override it."""
-    if subject == "now":
-        return Step(ID, subject, "poke", NOW, have, want)
-    found = assignments(host, KEY)
-    last = found[-1] if found else None
-    if last and last.path.rpartition("/")[2] > BOOT.rpartition("/")[2] or last and last.path == "/etc/sysctl.conf":
-        raise Refused(
-            "another file sets it later",
-            "%s:%d" % (last.path, last.line),
-            "take the line `%s = %s` out of %s (or change it there)" % (KEY, last.value, last.path),
-        )
-    return Step(ID, subject, "replace", BOOT, read_or_none(host, BOOT), TEXT % (KEY, want))
-
-
-def skip(host: Host) -> str:
-    """Not in a container, and not on a kernel without NUMA balancing."""
-    inside = container.inside(host)
-    if inside:
-        return "set on the host, not inside a container (%s)" % inside
-    return "" if read_or_none(host, NOW) is not None else "this kernel has no automatic NUMA balancing"
-
-
-def check(want: str) -> str:
-    """The kernel takes 0 to 3."""
-    return "" if want in ("0", "1", "2", "3") else "%s is none of 0, 1, 2, 3" % want
-
-
-ID = "HT101"
-NUMA_BALANCING = Knob(
-    id=ID,
+NUMA_BALANCING = sysctl_knob(
+    id="HT101",
     name="numa-balancing",
-    title=KEY,
+    key="kernel.numa_balancing",
     want="0",
-    read=read,
-    step=step,
-    check=check,
-    skip=skip,
+    default=at_boot,
+    check=one_of("0", "1", "2", "3"),
+    absent="this kernel has no automatic NUMA balancing",
     why="page-fault sampling moves pages of pinned workers between the nodes and adds jitter to host-to-device copies",
+    cost="jitter in every step; off, it is large workloads that are not pinned to a node that run slower",
+    evidence="kernel documentation: off where memory is already placed; NVIDIA's Grace guide; part of the founding bundle,"
+    " not measured alone",
 )

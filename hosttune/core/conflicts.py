@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who else sets a value: at boot, on a device's event, or as a manager that sets it whenever it likes.
+
+hosttune does not fight over a setting. What would undo its value is named with path and line, and the way out is an edit
+there. Asked are sysctl.d, tmpfiles.d, sysfsutils, udev rules, root's crontab and rc.local, units of this machine's owner,
+cpufrequtils, an active tuned profile, TLP and power-profiles-daemon.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Dict, Iterator, List, Mapping, Tuple
+
+from . import cmdline, dropins, sysctl, tmpfiles, tuned
+from .host import Host, list_or_empty
+
+UNITS = "/etc/systemd/system"
+UDEV = dropins.folders("udev/rules.d")
+CRON = ("/etc/crontab", "/var/spool/cron/crontabs/root", "/etc/rc.local")
+SYSFSUTILS, CPUFREQUTILS = "/etc/sysfs.conf", "/etc/default/cpufrequtils"
+TLP_DEFAULTS, TLP_FOLDER, TLP = "/usr/share/tlp/defaults.conf", "/etc/tlp.d", "/etc/tlp.conf"
+UNKNOWN = "unknown"
+"""A value that a command sets in a way that cannot be read from its text."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting under every name that others have for it.
+
+    target     the file that holds it, or a pattern: "/proc/sys/vm/swappiness", "/sys/.../policy*/scaling_governor"
+    file       what hosttune writes for the next boot
+    sysctl     its key, "" for one in /sys
+    spellings  other paths to the same file
+    tuned      (plugin, option) pairs; daemons: units that set it on their own
+    tlp        {variable of TLP: {its value: the value in `target`}}, an empty map when they are the same
+    """
+
+    target: str
+    file: str
+    sysctl: str = ""
+    spellings: Tuple[str, ...] = ()
+    tuned: Tuple[Tuple[str, str], ...] = ()
+    tlp: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    daemons: Tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Something that sets the value.
+
+    where    "path:line". who: in words. way_out: a line to paste; "{want}" in it stands for the value that is wanted
+    after    it comes after what hosttune writes for the boot, and so would undo it
+    manager  it may set the value at any time, so that writing the value now would be behind its back
+    """
+
+    value: str
+    where: str
+    who: str
+    way_out: str = ""
+    after: bool = True
+    manager: bool = False
+
+
+def claims(host: Host, setting: Setting) -> List[Claim]:
+    """Everything that sets it, the one that decides last. hosttune's own file is among them. Raises OSError."""
+    found = _files(host, setting)
+    profile = list(_tuned(host, setting))
+    if setting.sysctl and tuned.reapplies_sysctl(host):
+        found = [replace_after(claim) for claim in profile] + found
+        profile = []
+    return [*found, *_text(host, setting), *profile, *_others(host, setting)]
+
+
+def replace_after(claim: Claim) -> Claim:
+    """tuned with reapply_sysctl sets what sysctl.d says once more, after its own: a file of sysctl.d wins."""
+    return Claim(claim.value, claim.where, claim.who, claim.way_out, after=False)
+
+
+def _files(host: Host, setting: Setting) -> List[Claim]:
+    """What the native place says: the kernel command line, then sysctl.d or tmpfiles.d and sysfsutils."""
+    if not setting.sysctl:
+        return [*_tmpfiles(host, setting), *_sysfsutils(host, setting)]
+    found = []
+    said = cmdline.value(host, "sysctl." + setting.sysctl)
+    if said is not None:
+        found.append(Claim(said, cmdline.NOW, "the kernel command line", after=False))
+    for each in sysctl.assignments(host, setting.sysctl):
+        later = each.path == sysctl.LAST or dropins.basename(each.path) > dropins.basename(setting.file)
+        way_out = _edit(each.path, each.line, "echo '%s = {want}' > /etc/sysctl.d/99-zz-local.conf" % setting.sysctl)
+        found.append(Claim(each.value or "", "%s:%d" % (each.path, each.line), "another file", way_out, later))
+    return found
+
+
+def _tmpfiles(host: Host, setting: Setting) -> Iterator[Claim]:
+    spellings = (setting.target, *setting.spellings)
+    lines = tmpfiles.writes(host, spellings)
+    own = [n for n, line in enumerate(lines) if line.file == setting.file]
+    for n, line in enumerate(lines):
+        first = line.path == setting.target and dropins.basename(line.file) < dropins.basename(setting.file)
+        named_later = dropins.basename(line.file) > dropins.basename(setting.file)
+        later = line.path != setting.target and (n > own[0] if own else named_later)
+        way_out = _edit(line.file, line.number, "cp %s /etc/tmpfiles.d/, and change the line there" % line.file)
+        after = (first or later) and line.file != setting.file
+        yield Claim(line.value, "%s:%d" % (line.file, line.number), "another file", way_out, after)
+
+
+def _sysfsutils(host: Host, setting: Setting) -> Iterator[Claim]:
+    for path in (SYSFSUTILS, *dropins.files(host, ("/etc/sysfs.d",))):
+        for number, line in dropins.lines(host, path, "#"):
+            name, equals, value = line.partition("=")
+            if equals and tmpfiles.meets("/sys/" + name.strip(), (setting.target, *setting.spellings)):
+                yield Claim(value.strip(), "%s:%d" % (path, number), "sysfsutils", _edit(path, number))
+
+
+def _text(host: Host, setting: Setting) -> Iterator[Claim]:
+    """Rules and commands: whatever line names the file, and does more than look at it."""
+    name = re.compile(r"(?<![\w.])(?:%s)(?![\w.])" % "|".join(re.escape(each) for each in _names(setting)))
+    for path in dropins.files(host, UDEV, ".rules"):
+        for number, line in dropins.lines(host, path, "#"):
+            if name.search(line) and re.search(r"\}\s*\+?=[^=]|RUN", line):
+                yield Claim(_value(line, name), "%s:%d" % (path, number), "a udev rule", _edit(path, number))
+    for path in (*CRON, *dropins.files(host, ("/etc/cron.d",), "")):
+        for number, line in dropins.lines(host, path, "#"):
+            if name.search(line):
+                yield Claim(_value(line, name), "%s:%d" % (path, number), "a command at boot", _edit(path, number))
+    for unit, path in _own_units(host).items():
+        for number, line in dropins.lines(host, path):
+            if line.startswith("Exec") and name.search(line):
+                yield Claim(
+                    _value(line, name), "%s:%d" % (path, number), "the unit " + unit, "systemctl disable --now " + unit
+                )
+
+
+def _names(setting: Setting) -> List[str]:
+    """What a line calls the file: the part of the path that no pattern cuts, at least two names of it; or the sysctl key."""
+    if setting.sysctl:
+        return [setting.sysctl, setting.sysctl.replace(".", "/")]
+    found = []
+    for path in (setting.target, *setting.spellings):
+        tail = path.rpartition("*/")[2]
+        found.append(tail if "*" in path else "/".join(path.split("/")[-2:]))
+    return sorted(set(found))
+
+
+_SETS = (
+    r"%s\}?\s*\+?=\s*[\"']?([\w.-]+)",
+    r"echo\s+(?:-n\s+)?[\"']?([\w.-]+)[\"']?.*%s",
+    r"printf\s+[\"']?([\w.-]+?)(?:\\n)?[\"']?\s.*%s",
+)
+
+
+def _value(line: str, name: "re.Pattern[str]") -> str:
+    for form in _SETS:
+        found = re.search(form % name.pattern, line)
+        if found:
+            return found.group(1)
+    return UNKNOWN
+
+
+def _own_units(host: Host) -> Dict[str, str]:
+    """{unit: path} of the owner's units that are enabled, hosttune's left out."""
+    wanted = {
+        unit
+        for folder in list_or_empty(host, UNITS) if folder.endswith(".wants")
+        for unit in list_or_empty(host, "%s/%s" % (UNITS, folder))
+    }  # fmt: skip
+    there = set(list_or_empty(host, UNITS))
+    return {
+        u: "%s/%s" % (UNITS, u)
+        for u in sorted(wanted & there)
+        if u.endswith(".service") and not u.startswith("hosttune-")
+    }
+
+
+def _tuned(host: Host, setting: Setting) -> Iterator[Claim]:
+    names = set(setting.tuned)
+    profile = tuned.active(host)
+    if not profile:
+        return
+    for option in tuned.options(host):
+        by_path = option.plugin == "sysfs" and tmpfiles.meets(option.name, (setting.target, *setting.spellings))
+        if (
+            by_path
+            or (option.plugin, option.name) in names
+            or option.plugin == "sysctl"
+            and option.name == setting.sysctl
+        ):
+            value = option.value.lstrip("<>=").split("|")[0].strip()
+            own = r"mkdir -p /etc/tuned/local && printf '[main]\ninclude=%s\n[%s]\n%s={want}\n' > /etc/tuned/local/tuned.conf"
+            way_out = own % (profile, option.plugin, option.name) + " && tuned-adm profile local"
+            where = "%s:%d" % (option.path, option.line)
+            yield Claim(value, where, "the active tuned profile %s" % profile, way_out, manager=True)
+
+
+def _others(host: Host, setting: Setting) -> Iterator[Claim]:
+    """Frequency managers that are enabled: TLP by its variables, cpufrequtils, daemons that set it by their own judgement."""
+    enabled = {
+        unit
+        for folder in ("multi-user.target.wants", "graphical.target.wants")
+        for unit in list_or_empty(host, "%s/%s" % (UNITS, folder))
+    }
+    if "tlp.service" in enabled and setting.tlp:
+        for path in (TLP_DEFAULTS, *dropins.files(host, (TLP_FOLDER,)), TLP):
+            for number, line in dropins.lines(host, path, "#"):
+                name, _, value = (part.strip("\"' ") for part in line.partition("="))
+                if name in setting.tlp and value:
+                    way_out = "echo '%s=\"\"' >> %s && tlp start" % (name, TLP)
+                    value = setting.tlp[name].get(value, value)
+                    yield Claim(value, "%s:%d" % (path, number), "TLP", way_out, manager=True)
+    if setting.target.endswith("/scaling_governor") and "cpufrequtils" in list_or_empty(host, "/etc/init.d"):
+        for number, line in dropins.lines(host, CPUFREQUTILS, "#"):
+            name, equals, value = line.partition("=")
+            if name.strip() == "GOVERNOR" and equals:
+                way_out = "sed -i 's/^GOVERNOR=.*/GOVERNOR={want}/' " + CPUFREQUTILS
+                yield Claim(value.strip("\"' "), "%s:%d" % (CPUFREQUTILS, number), "cpufrequtils", way_out)
+    for unit in setting.daemons:
+        if unit in enabled:
+            yield Claim(UNKNOWN, unit, "the daemon " + unit, "systemctl disable --now " + unit, manager=True)
+
+
+def _edit(path: str, line: int, packaged: str = "") -> str:
+    """A line to paste that takes that line out; `packaged` is for a file that the next package update would bring back."""
+    if path.startswith(("/usr/", "/lib/", "/run/")):
+        return packaged or "cp %s /etc%s, and take line %d out there" % (
+            path,
+            re.sub(r"^(/usr(/local)?)?/(lib|run)|^/run", "", path),
+            line,
+        )
+    return "sed -i '%ds/^/# /' %s" % (line, path)
