@@ -14,6 +14,7 @@ import pytest
 from hosttune.core.model import Refused
 from hosttune.core.stage import copy
 from hosttune.core.stage.copy import Copied, Job
+from hosttune.core.stage.reading import Source
 
 MIB = 1 << 20
 
@@ -22,7 +23,6 @@ MIB = 1 << 20
 def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """Chunks of 4 MiB, and as many threads as make the files below go one way or the other."""
     monkeypatch.setattr(copy, "CHUNK", 4 * MIB)
-    monkeypatch.setattr(copy, "LARGE", 8 * MIB)
     return 1 if request.param == "a thread a file" else 4
 
 
@@ -135,15 +135,15 @@ def test_source_that_changed_since_it_was_planned_is_refused(change: object, tmp
 def test_source_that_changes_while_it_is_read_is_refused(
     change: object, tmp_path: Path, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, read = job(tmp_path, "a", 9 * MIB), copy._read
+    one, read = job(tmp_path, "a", 9 * MIB), Source.read
     assert callable(change)
 
-    def changing(fd: int, view: memoryview, at: int, job: Job) -> None:
+    def changing(source: Source, view: memoryview, at: int, direct: bool = False) -> None:
         if at == 4 * MIB:
             change(one.source)
-        read(fd, view, at, job)
+        read(source, view, at, direct)
 
-    monkeypatch.setattr(copy, "_read", changing)
+    monkeypatch.setattr(Source, "read", changing)
     with pytest.raises(Refused, match="the file ends at|the file changed while"):
         run([one], threads)
 

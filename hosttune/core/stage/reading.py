@@ -1,20 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The source of a copy: the file that was planned, and not what somebody has put in its place since."""
+"""The source of a copy: the file that was planned, and not what somebody has put in its place since.
+
+Never through a mapping: a source that is cut short would be a SIGBUS there, and is a short read here. A cold file of a block
+device is read past the page cache (O_DIRECT), which would only be another copy in the memory that the model needs; what is in
+the cache already is taken from there.
+"""
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import os
 import stat
 from dataclasses import dataclass
-from typing import Iterator
+from typing import Optional
 
 from ..model import Refused
 
 PIECE = 2 << 20
 """Bytes a read: one huge page, and small enough for a core's cache."""
 CHUNK = 32 << 20
-"""Bytes a digest, and a thread's part of a large file; whole huge pages, so that each has one writer."""
+"""Bytes a digest, and a thread's turn at a file; whole huge pages, so that each has one writer."""
+BLOCK = 4096
+"""Bytes: no disk's logical block is larger, and O_DIRECT wants whole ones (open(2))."""
 LATER = "let whatever writes there end, then run this again: files that are whole are kept"
 
 
@@ -31,39 +38,76 @@ class Job:
     sha256: str = ""
 
 
-@contextlib.contextmanager
-def opened(job: Job) -> Iterator[int]:
-    """The source's descriptor. Refused when it is not the file that was planned: before the copy, and after it."""
-    try:
-        fd = os.open(job.source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as e:
-        raise Refused("the file cannot be opened any more: %s" % os.strerror(e.errno or 0), job.source, LATER)
-    try:
-        at = os.readlink("/proc/self/fd/%d" % fd)
-        if not at.startswith(job.root.rstrip("/") + "/"):
-            raise Refused("the file is now reached through a link out of %s" % job.root, job.source, LATER)
-        _same(fd, job)
-        yield fd
-        _same(fd, job)
-    finally:
-        os.close(fd)
+class Source:
+    """An open source; threads may share it. Refused when it is not the file that was planned."""
 
-
-def _same(fd: int, job: Job) -> None:
-    now = os.fstat(fd)
-    if not stat.S_ISREG(now.st_mode) or now.st_size != job.size or now.st_mtime != job.mtime:
-        raise Refused("the file changed while it was copied (%d bytes, now %d)" % (job.size, now.st_size), job.source, LATER)
-
-
-def read(fd: int, view: memoryview, at: int, job: Job) -> None:
-    """Fill the view. Refused when the file ends before, or cannot be read."""
-    got = 0
-    while got < len(view):
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.direct: Optional[int] = None
         try:
-            count = os.preadv(fd, [view[got:]], at + got)
+            self.fd = os.open(job.source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as e:
-            raise Refused("reading at %d failed: %s" % (at + got, os.strerror(e.errno or 0)), job.source,
-                          "look at the disk: dmesg | tail; then run this again")
-        if not count:
-            raise Refused("the file ends at %d, and was %d bytes long" % (at + got, job.size), job.source, LATER)
-        got += count
+            raise Refused("the file cannot be opened any more: %s" % os.strerror(e.errno or 0), job.source, LATER)
+        try:
+            at = os.readlink("/proc/self/fd/%d" % self.fd)
+            if not at.startswith(job.root.rstrip("/") + "/"):
+                raise Refused("the file is now reached through a link out of %s" % job.root, job.source, LATER)
+            self.check()
+        except BaseException:
+            self.close()
+            raise
+
+    def check(self) -> None:
+        """Refused when it has changed since it was planned: asked before the copy, and after it."""
+        now, job = os.fstat(self.fd), self.job
+        if not stat.S_ISREG(now.st_mode) or now.st_size != job.size or now.st_mtime != job.mtime:
+            raise Refused("the file changed while it was copied (%d bytes, now %d)" % (job.size, now.st_size), job.source, LATER)
+
+    def close(self) -> None:
+        """Once, when no thread reads any more."""
+        os.close(self.fd)
+        if self.direct is not None:
+            os.close(self.direct)
+
+    def cold(self, at: int) -> bool:
+        """Whether the byte at `at` would have to come from a disk. False for what has no disk below it (tmpfs, NFS, ZFS)."""
+        if not os.major(os.fstat(self.fd).st_dev):
+            return False
+        try:
+            os.preadv(self.fd, [bytearray(1)], at, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False
+
+    def go_direct(self) -> bool:
+        """Open it a second time, past the page cache. False where the file system has no such thing."""
+        if self.direct is None:
+            try:
+                self.direct = os.open("/proc/self/fd/%d" % self.fd, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
+            except OSError:
+                return False
+        return True
+
+    def read(self, view: memoryview, at: int, direct: bool = False) -> None:
+        """Fill the view. direct: past the page cache where offset and length allow it (the view starts a page)."""
+        got = 0
+        while got < len(view):
+            whole = direct and self.direct is not None and not (at + got) % BLOCK and len(view) - got >= BLOCK
+            fd, end = (self.direct or 0, got + (len(view) - got) // BLOCK * BLOCK) if whole else (self.fd, len(view))
+            try:
+                count = os.preadv(fd, [view[got:end]], at + got)
+            except OSError as e:
+                if whole and e.errno == errno.EINVAL:  # blocks larger than BLOCK, or a file system that changed its mind
+                    direct = False
+                    continue
+                raise Refused("reading at %d failed: %s" % (at + got, os.strerror(e.errno or 0)), self.job.source,
+                              "look at the disk: dmesg | tail; then run this again")
+            if not count:
+                raise Refused("the file ends at %d, and was %d bytes long" % (at + got, self.job.size), self.job.source, LATER)
+            got += count
+
+    def forget(self, start: int, end: int) -> None:
+        """Let the page cache drop this part (clean pages that nobody has mapped)."""
+        os.posix_fadvise(self.fd, start, end - start, os.POSIX_FADV_DONTNEED)

@@ -1,13 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the threads of one copy share: the bytes so far, the word to stop, and one place where their results arrive."""
+"""What the threads of one run share: the bytes so far, the pace, the word to stop, and one place where results arrive."""
 
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import threading
-from concurrent.futures import FIRST_COMPLETED, Future, wait
-from typing import Any, Callable, Iterator, Sequence
+import time
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from queue import Empty, SimpleQueue
+from typing import Any, Callable, Iterator, List, Protocol, Sequence
+
+from .pace import FREE, Bucket, Pace
+from .reading import PIECE
+from .schedule import Part, Schedule
 
 MOST_THREADS = 32
 TICK = 0.25
@@ -17,16 +24,19 @@ TICK = 0.25
 class Run:
     """The bytes of one run so far, and whether it is over."""
 
-    def __init__(self) -> None:
+    def __init__(self, pace: Pace = FREE) -> None:
         self.lock = threading.Lock()
         self.bytes = 0
-        self.stop = False
+        self.stop = threading.Event()
+        self.pace = pace
+        self.bucket = Bucket(pace.limit)
 
     def add(self, count: int) -> None:
-        """Count bytes; raises InterruptedError when the run is over."""
+        """Count bytes, and wait as the pace wants it; raises InterruptedError when the run is over."""
         with self.lock:
             self.bytes += count
-        if self.stop:
+        self.bucket.wait_for(count, self.stop)
+        if self.stop.is_set():
             raise InterruptedError
 
     @contextlib.contextmanager
@@ -35,7 +45,7 @@ class Run:
         try:
             yield
         except BaseException:
-            self.stop = True
+            self.stop.set()
             raise
 
 
@@ -61,3 +71,83 @@ def each(futures: Sequence["Future[Any]"], told: Callable[[Any], None], tick: Ca
     finally:
         for future in pending:
             future.cancel()
+
+
+class Work(Protocol):
+    """A file that is gone through by chunks. count: how many. in_order: it has one hash, so each chunk after the other."""
+
+    count: int
+    in_order: bool
+
+    def do(self, part: Part, memory: mmap.mmap, run: Run) -> None:
+        """One part; `memory` is PIECE bytes of the thread's own."""
+
+    def seal(self) -> Any:
+        """All parts are done: what is to be told of this file."""
+
+
+def share_out(files: Sequence[Work], threads: int, run: Run, told: Callable[[Any], None], tick: Callable[[int], None],
+              hashed: bool = True, ahead: bool = True) -> None:
+    """Go through all files (schedule.py says in which order). told(what `seal` gave) for each and tick(bytes so far) some
+    times a second, both in this thread. The first failure is raised when all threads have ended and what is whole is told."""
+    threads = max(1, min(threads, sum(file.count for file in files)))
+    schedule = Schedule([(file.count, file.in_order) for file in files], threads, hashed, ahead)
+    crew = _Crew(files, schedule, run)
+    with ThreadPoolExecutor(threads, initializer=run.pace.begin) as pool:
+        try:
+            for _ in range(threads):
+                pool.submit(crew.work)
+            crew.listen(threads, told, tick)
+        except BaseException:
+            crew.stop()
+            raise
+    if crew.failed:
+        raise crew.failed[0]
+
+
+class _Crew:
+    """The threads, and the queue in which they tell what is whole: the file's number and what its seal gave; a number of -1
+    from each thread that has ended."""
+
+    def __init__(self, files: Sequence[Work], schedule: Schedule, run: Run) -> None:
+        self.files, self.schedule, self.run = files, schedule, run
+        self.said: "SimpleQueue[Any]" = SimpleQueue()
+        self.failed: List[BaseException] = []
+
+    def listen(self, running: int, told: Callable[[Any], None], tick: Callable[[int], None]) -> None:
+        """Until all threads have ended."""
+        ticked = 0.0
+        while running:
+            with contextlib.suppress(Empty):
+                number, what = self.said.get(timeout=TICK)
+                if number < 0:
+                    running -= 1
+                else:
+                    told(what)
+            if time.monotonic() - ticked >= TICK or not running:
+                ticked = time.monotonic()
+                tick(self.run.bytes)
+
+    def work(self) -> None:
+        """A thread's life."""
+        try:
+            with mmap.mmap(-1, PIECE) as memory:  # page-aligned: O_DIRECT wants it, and a copy never straddles pages
+                part = self.schedule.take()
+                while part:
+                    file = self.files[part.file]
+                    file.do(part, memory, self.run)
+                    if self.schedule.done(part):
+                        self.said.put((part.file, file.seal()))
+                    part = self.schedule.take()
+        except InterruptedError:  # by another thread's failure, or by the caller's
+            pass
+        except BaseException as e:
+            self.failed.append(e)
+            self.stop()
+        finally:
+            self.said.put((-1, None))
+
+    def stop(self) -> None:
+        """Nothing more is handed out, and who is at work ends at the next piece."""
+        self.run.stop.set()
+        self.schedule.end()
