@@ -2,8 +2,8 @@
 """What hosttune does by itself: systemd units, and what they run. At each boot:
 
 hosttune-knobs    the settings of the profile, before nvidia-persistenced makes the GPUs ready
-hosttune-devices  the driver's modules and nodes, then the device rules of the profile's containers, before Proxmox VE
-                  starts guests (pve-guests) or its HA manager does (pve-ha-lrm)
+hosttune-devices  the driver's modules and nodes, the settings that the driver itself keeps, then the device rules of the
+                  profile's containers, before Proxmox VE starts guests (pve-guests) or its HA manager does (pve-ha-lrm)
 hosttune-stage    the profile's models into memory, which a reboot has emptied; beside the guests' start, since it takes
                   minutes: containers have the (still empty) mount from their start on
 
@@ -89,9 +89,12 @@ def lines(report: Report, dry: bool) -> List[str]:
     return told + fixes(report.findings)
 
 
-def knobs(host: Host, profile: Profile, dry: bool = False) -> List[Report]:
+def knobs(
+    host: Host, profile: Profile, dry: bool = False, which: Callable[[Knob], bool] = lambda knob: True
+) -> List[Report]:
     """The settings of the profile, put right unless its mode is plan, or dry."""
-    wants = engine.wants_of((), {k: v for k, v in (profile.knobs or {}).items() if k != boot_units.NAME}, KNOBS)
+    declared = {name: want for name, want in (profile.knobs or {}).items() if name != boot_units.NAME}
+    wants = {name: want for name, want in engine.wants_of((), declared, KNOBS).items() if which(KNOBS[name])}
     done = engine.tune(host, wants, KNOBS, BY_ID, dry or profile.mode == "plan")
     return [Report("boot knobs", findings=tuple(done.findings), steps=tuple(done.steps))]
 
@@ -99,7 +102,8 @@ def knobs(host: Host, profile: Profile, dry: bool = False) -> List[Report]:
 def _devices(host: Host, profile: Profile, say: Say) -> List[Report]:
     if profile.mode != "plan" and pci.gpus(host):
         _make_nodes(host, say)
-    return containers(host, profile, say)
+    # Before the driver is there, asking it would load it, and what it is told would be lost with the first program's end.
+    return [*knobs(host, profile, which=lambda knob: knob.after_driver), *containers(host, profile, say)]
 
 
 def containers(host: Host, profile: Profile, say: Say, dry: bool = False) -> List[Report]:
@@ -150,7 +154,7 @@ def _make_nodes(host: Host, say: Say) -> None:
 
 
 def _settings(host: Host, profile: Profile, say: Say) -> List[Report]:
-    return knobs(host, profile)
+    return knobs(host, profile, which=lambda knob: not knob.after_driver)
 
 
 def _recheck(host: Host, profile: Profile, say: Say) -> List[Report]:

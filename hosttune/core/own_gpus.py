@@ -89,14 +89,17 @@ def refuse_write(host: Host, bdfs: Sequence[str], knob: str) -> None:
             "turn Secure Boot off, or leave it as it is",
         )
     for bdf in bdfs:
-        busy = computing(host, bdf)
-        if busy:
-            named = ", ".join("%s %d" % (comm, pid) for pid, comm in busy[:5])
-            raise Refused(
-                "deferred: compute processes use this GPU (%s)" % named,
-                bdf,
-                "stop them, then: hosttune apply " + knob,
-            )
+        defer_while_computing(host, bdf, knob)
+
+
+def defer_while_computing(host: Host, bdf: str, knob: str) -> None:
+    """Refused while a process computes on this GPU."""
+    busy = computing(host, bdf)
+    if busy:
+        named = ", ".join("%s %d" % (comm, pid) for pid, comm in busy[:5])
+        raise Refused(
+            "deferred: compute processes use this GPU (%s)" % named, bdf, "stop them, then: hosttune apply " + knob
+        )
 
 
 def computing(host: Host, bdf: str) -> List[Tuple[int, str]]:

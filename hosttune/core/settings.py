@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Dict, Mapping
+from typing import Dict, List, Mapping
 
 from . import engine
-from .model import OPT_IN, REPORT, Knob
+from .catalogue import finding
+from .model import OPT_IN, REPORT, SKIP, Finding, Hint, Knob
 from .profile import Profile
 
 _RECOMMENDED = {OPT_IN: "opt-in: nobody asked for it", REPORT: "only reported"}
@@ -29,17 +30,30 @@ class Setting:
     recommend: str
 
 
-def wants(profile: Profile, knobs: Mapping[str, Knob], names: "tuple[str, ...]" = ()) -> Dict[str, str]:
+def wants(
+    profile: Profile, knobs: Mapping[str, Knob], names: "tuple[str, ...]" = (), driver: bool = False
+) -> Dict[str, str]:
     """What is looked at, and against which want ("": as recommended, which nobody asked for): those named, else what the
-    profile declares and, beside it, what is only ever reported; else everything."""
+    profile declares and, beside it, what is only ever reported; else everything. driver: also what the driver alone knows."""
     declared = profile.knobs or None
     found = engine.wants_of(names, declared, knobs)
-    if names or declared is None:
-        return found
     rest = {
-        name: "" for name, knob in knobs.items() if knob.recommend == REPORT and not knob.starts and name not in found
+        name: ""
+        for name, knob in knobs.items()
+        if not names and (driver if knob.starts else declared is not None and knob.recommend == REPORT)
     }
-    return {name: {**found, **rest}[name] for name in knobs if name in found or name in rest}
+    return {name: {**rest, **found}[name] for name in knobs if name in found or name in rest}
+
+
+def unasked(knobs: Mapping[str, Knob], wanted: Mapping[str, str]) -> List[Finding]:
+    """A skip for each setting that the driver alone knows and that was not asked."""
+    why = "only %s can tell, and it may load the driver and make its nodes"
+    hint = Hint("hosttune check --nvml", "host", "may load the driver")
+    return [
+        finding(knob.id, SKIP, knob.name, why % knob.starts, hint=hint)
+        for name, knob in knobs.items()
+        if knob.starts and name not in wanted
+    ]
 
 
 def settings(profile: Profile, knobs: Mapping[str, Knob], wanted: Mapping[str, str]) -> Dict[str, Setting]:

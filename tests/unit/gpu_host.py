@@ -9,6 +9,20 @@ from typing import Any
 from hosttune.core.recording import merge
 from tests.kernel.pci_tree import ABSENT, PciFunction, port, recorded
 
+PARAMS = """\
+ModifyDeviceFiles: 1
+InitializeSystemMemoryAllocations: 1
+EnableMSI: 1
+RmProfilingAdminOnly: 1
+DynamicPowerManagement: 3
+EnablePCIERelaxedOrderingMode: 0
+EnableResizableBar: 0
+RegistryDwords: ""
+"""
+"""Of /proc/driver/nvidia/params, what the tests need."""
+UNITS = ("/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system")
+FOLDERS = [f"{root}/{name}" for name in ("modprobe.d", "udev/rules.d") for root in ("/etc", "/run", "/usr/local/lib", "/usr/lib", "/lib")]
+
 HOST: dict[str, Any] = {
     "uname": "pve1 6.14.11-4-pve x86_64",
     "uid": 0,
@@ -24,8 +38,19 @@ HOST: dict[str, Any] = {
         "/sys/kernel/security/lockdown": "[none] integrity confidentiality\n",
         "/sys/firmware/efi/efivars/LoaderInfo-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f": ABSENT,
         "/etc/pve/mapping/pci.cfg": ABSENT,
+        "/proc/driver/nvidia/params": PARAMS,
+        "/sys/module/nvidia_uvm/parameters/uvm_disable_hmm": "N\n",
+        "/run/nvidia-persistenced/nvidia-persistenced.pid": "812\n",
+        "/proc/812/cmdline": "/usr/bin/nvidia-persistenced\0--user\0nvpd\0",
     },
-    "dirs": {"/etc/pve/qemu-server": []},
+    "dirs": {
+        "/etc/pve/qemu-server": [],
+        "/run/systemd": ["system"],
+        **dict.fromkeys((*UNITS, *FOLDERS), []),
+        "/usr/lib/systemd/system": ["nvidia-persistenced.service"],
+        "/etc/systemd/system": ["multi-user.target.wants"],
+        "/etc/systemd/system/multi-user.target.wants": ["nvidia-persistenced.service"],
+    },
     "links": {"/proc/self/ns/pid": "pid:[4026531836]"},
     "holders": {"511:*": []},
 }

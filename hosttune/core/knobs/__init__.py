@@ -16,6 +16,17 @@ from .irqbalance import IRQBALANCE
 from .max_map_count import MAX_MAP_COUNT
 from .memlock import MEMLOCK
 from .numa_balancing import NUMA_BALANCING
+from .nvidia_clocks import NVIDIA_CLOCKS
+from .nvidia_compute_mode import NVIDIA_COMPUTE_MODE
+from .nvidia_dynamic_power import NVIDIA_DYNAMIC_POWER
+from .nvidia_ecc import NVIDIA_ECC
+from .nvidia_hmm import NVIDIA_HMM
+from .nvidia_mig import NVIDIA_MIG
+from .nvidia_module_parameters import NVIDIA_MODULE_PARAMETERS
+from .nvidia_persistence import NVIDIA_PERSISTENCE
+from .nvidia_power_limit import NVIDIA_POWER_LIMIT
+from .nvidia_relaxed_ordering import NVIDIA_RELAXED_ORDERING
+from .nvidia_resizable_bar import NVIDIA_RESIZABLE_BAR
 from .overcommit_memory import OVERCOMMIT_MEMORY
 from .pcie_acs import PCIE_ACS
 from .pcie_aspm import PCIE_ASPM
@@ -47,6 +58,10 @@ PCIE = (
     PCIE_MAX_READ_REQUEST, PCIE_MAX_PAYLOAD, PCIE_LINK_WIDTH, PCIE_LINK_SPEED, PCIE_ERRORS, PCIE_RELAXED_ORDERING,
     PCIE_EXTENDED_TAGS, PCIE_ACS, IOMMU_MODE, PCIE_ASPM, PCIE_BAR1, PCIE_POWER_CONTROL,
 )  # fmt: skip
+NVIDIA = (
+    NVIDIA_PERSISTENCE, NVIDIA_MODULE_PARAMETERS, NVIDIA_HMM, NVIDIA_RESIZABLE_BAR, NVIDIA_RELAXED_ORDERING, NVIDIA_DYNAMIC_POWER,
+    NVIDIA_COMPUTE_MODE, NVIDIA_MIG, NVIDIA_ECC, NVIDIA_POWER_LIMIT, NVIDIA_CLOCKS,
+)  # fmt: skip
 
-KNOBS: Dict[str, Knob] = {knob.name: knob for knob in (*MEMORY, *CPU, *PCIE, BOOT_UNITS)}
+KNOBS: Dict[str, Knob] = {knob.name: knob for knob in (*MEMORY, *CPU, *PCIE, *NVIDIA, BOOT_UNITS)}
 BY_ID: Dict[str, Knob] = {knob.id: knob for knob in KNOBS.values()}
