@@ -97,7 +97,7 @@ def models(host: Host, profile: Profile, engines: tuple[str, ...]) -> list[Findi
     declared = {name: str(m["source"]) for name, m in profile.models.items() if not engines or name in wanted}
     if not declared:
         return [finding("HT501", SKIP, "models", "no staged model is needed")]
-    return [f for f in status.status(host, declared).findings if f.subject in declared or f.status != WARN]
+    return [f for f in status.of_sources(host, declared).findings if f.subject in declared or f.status != WARN]
 
 
 def serving(host: Host, profile: Profile, engines: tuple[str, ...]) -> list[Finding]:

@@ -11,8 +11,10 @@ import click
 
 from ..core.live import LiveHost
 from ..core.profile import Profile
-from ..core.stage import declared, source, space, status
-from ..core.stage.add import Progress
+from ..core.stage import declared, pages, source, space
+from ..core.stage import drop as dropping
+from ..core.stage import verify as verifying
+from ..core.stage.progress import Progress
 from .output import Output, reporting
 from .profile import load, profile_option
 
@@ -73,16 +75,17 @@ class Line:
 @click.option("--restart", type=click.Choice(["never", "idle", "always"]),
               help="Of the containers that use it. Default: as the profile says, else never.")  # fmt: skip
 @click.option("--threads", type=click.IntRange(0, 256), default=0, help="Default: one for each CPU, at most 32.")
+@click.option("--evict", is_flag=True, help="Take others out of memory for it: nobody's first; none that is in use.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done.")
 @profile_option
 @reporting
-def add(model: str, spec: str, restart: str | None, threads: int, dry_run: bool, profile_path: str | None,
+def add(model: str, spec: str, restart: str | None, threads: int, evict: bool, dry_run: bool, profile_path: str | None,
         output: Output) -> int:  # fmt: skip
     """Bring MODEL into memory. Refused, with the sum, if it does not fit; a run that was killed goes on where it was."""
     profile, line = load(profile_path), Line()
     # A path that a person types may be relative; one in a profile may not.
     spec = os.path.abspath(spec) if spec and not spec.startswith(("hf:", "ssh:")) else spec
-    report = declared.bring(LiveHost(), profile, model, spec, _caches(), restart, dry_run, line.staged, threads)
+    report = declared.bring(LiveHost(), profile, model, spec, _caches(), restart, dry_run, line.staged, threads, evict)
     line.end()
     return output.emit(report, profile)
 
@@ -93,7 +96,7 @@ def add(model: str, spec: str, restart: str | None, threads: int, dry_run: bool,
 def show(profile_path: str | None, output: Output) -> int:
     """What is in memory, whether it is whole, what would be done, and the room that is left. Reads no weights."""
     profile = load(profile_path)
-    report = declared.overview(LiveHost(), profile, _caches())
+    report = declared.overview(LiveHost(), profile, _caches(), pages.look)
     if output.format == "text":
         for name, value in report.facts.items():
             click.echo("%-8s %s" % (name, value))
@@ -102,12 +105,13 @@ def show(profile_path: str | None, output: Output) -> int:
 
 @command.command(name="verify", short_help="read every byte and compare with the digests")
 @click.argument("models", nargs=-1, metavar="[MODEL]...")
+@click.option("--repair", is_flag=True, help="Copy the damaged chunks again, and only those.")
 @profile_option
 @reporting
-def verify(models: tuple[str, ...], profile_path: str | None, output: Output) -> int:
+def verify(models: tuple[str, ...], repair: bool, profile_path: str | None, output: Output) -> int:
     """Read every byte of each MODEL (of all that are staged) and compare with its digests."""
     line = Line()
-    report = status.verify(LiveHost(), models, line.read)
+    report = verifying.verify(LiveHost(), models, line.read, repair=repair)
     line.end()
     return output.emit(report, load(profile_path))
 
@@ -119,4 +123,4 @@ def verify(models: tuple[str, ...], profile_path: str | None, output: Output) ->
 @reporting
 def drop(model: str, force: bool, dry_run: bool, output: Output) -> int:
     """Remove MODEL from memory. Its source stays."""
-    return output.emit(status.drop(LiveHost(), model, force, dry_run), Profile())
+    return output.emit(dropping.drop(LiveHost(), model, force, dry_run), Profile())

@@ -49,7 +49,7 @@ def render(name: str, profile_path: str | None) -> int:
 @reporting
 def check(names: tuple[str, ...], profile_path: str | None, output: Output) -> int:
     """Is all that a start needs there; do NCCL and systemd read the unit as it is meant; does it answer. Changes nothing."""
-    from ..serve import see
+    from ..serve import loader, see
 
     profile, host = load(profile_path), Reaching()
     found: list[Finding] = []
@@ -57,6 +57,7 @@ def check(names: tuple[str, ...], profile_path: str | None, output: Output) -> i
         try:
             seen = see.see(host, profile, name, health=True)
             found += [*see.launchable(seen), *see.lint(seen), see.files(seen), *see.verified(seen), *see.running(seen)]
+            found += loader.judge(host, seen)
         except Refused as e:
             if names:
                 raise

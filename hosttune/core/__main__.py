@@ -65,6 +65,13 @@ def unit(request: Request) -> Dict[str, Any]:
     return units.serve(LiveHost(), request)
 
 
+def model(request: Request) -> Dict[str, Any]:
+    """A directory of this machine as a model's source, judged: its files, hashes and doubts (stage/over_ssh.py)."""
+    from .stage import over_ssh
+
+    return over_ssh.judged(str(request.get("folder", "")))
+
+
 OPS: Dict[str, Callable[[Request], Any]] = {
     "ping": ping,
     "child": child,
@@ -72,6 +79,7 @@ OPS: Dict[str, Callable[[Request], Any]] = {
     "examine": examine,
     "next_boot": next_boot,
     "unit": unit,
+    "model": model,
 }
 
 

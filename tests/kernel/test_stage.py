@@ -19,12 +19,12 @@ from hosttune.core.live import LiveHost
 from hosttune.core.lxc import models as in_container
 from hosttune.core.model import Refused, Report
 from hosttune.core.profile import Profile, validate
-from hosttune.core.stage import add, declared, manifest, space, status, tmpfs
+from hosttune.core.stage import declared, drop, manifest, progress, space, status, tmpfs, verify
 from tests.kernel import mission
 from tests.kernel.conftest import MakeContainer
 from tests.kernel.container import REPOSITORY
 from tests.kernel.view import mount, scratch, unmount
-from tests.unit.stage_models import COMMIT, GGUF, cached, contents, plain, read_back
+from tests.unit.stage_models import COMMIT, GGUF, cached, contents, plain, read_back, tensors
 
 MOUNT = Path(manifest.MOUNT)
 FILES = {**contents(shards=3), "a b\nc/\u00e4.json": b"{}", "sub/empty.txt": b""}
@@ -60,7 +60,7 @@ def is_whole(name: str, files: dict[str, bytes]) -> None:
     """As a reader sees it: the files, the manifest, and nothing of ours left beside them."""
     assert read_back(MOUNT / name) == files
     assert sorted(p.name for p in (MOUNT / ".hosttune").iterdir()) == [name + ".json"]
-    assert ids(status.verify(LiveHost(), [name]), "fail", "error") == set()
+    assert ids(verify.verify(LiveHost(), [name]), "fail", "error") == set()
 
 
 def test_model_is_staged_whole_and_a_second_run_touches_and_reads_nothing(model: Path) -> None:
@@ -143,7 +143,7 @@ def test_snapshot_of_a_hub_cache_is_staged_as_files_and_checked_by_its_own_hashe
     shard = "model-00001-of-00003.safetensors"
     assert rows[shard]["sha256"] == (snapshot / shard).resolve().name
 
-    status.drop(LiveHost(), "tiny")
+    drop.drop(LiveHost(), "tiny")
     blob = (snapshot / shard).resolve()
     with blob.open("r+b") as f:
         f.seek(1 << 20)
@@ -157,9 +157,9 @@ def test_snapshot_of_a_hub_cache_is_staged_as_files_and_checked_by_its_own_hashe
 KILLS = {
     "before the mount": ("tmpfs", "prepare", 1, "before"),
     "after the mount": ("tmpfs", "prepare", 1, "after"),
-    "while pages are reserved": ("copy", "_reserve", 3, "after"),
-    "before the first write": ("copy", "_write", 1, "before"),
-    "in the middle of a file": ("copy", "_write", 2, "after"),
+    "while pages are reserved": ("copy", "reserve", 3, "after"),
+    "before the first write": ("copy", "write", 1, "before"),
+    "in the middle of a file": ("copy", "write", 2, "after"),
     "after a file, before its note": ("add", "_record", 2, "before"),
     "after a file and its note": ("add", "_record", 2, "after"),
     "after some files": ("add", "_record", 4, "after"),
@@ -211,7 +211,7 @@ REPLACED = {
     "before the manifest goes": ("add", "_record", 1, "after"),
     "before the name goes": ("copy", "move", 1, "before"),
     "after the name went": ("copy", "move", 1, "after"),
-    "in the middle of a file": ("copy", "_write", 1, "after"),
+    "in the middle of a file": ("copy", "write", 1, "after"),
     "between rename and manifest": ("copy", "move", 2, "after"),
 }
 
@@ -234,7 +234,7 @@ def test_damage_by_name_size_or_time_is_told_and_only_that_is_copied_again(model
     shard, config = MOUNT / "tiny/model-00002-of-00003.safetensors", MOUNT / "tiny/config.json"
     shard.write_bytes(b"short")
     config.unlink()
-    seen = status.status(LiveHost(), {"tiny": str(model)})
+    seen = status.of_sources(LiveHost(), {"tiny": str(model)})
     assert "HT502" in ids(seen, "fail")
     copied: list[str] = []
     bring("tiny", model, told=lambda now: copied.append(now.file) if now.event == "file" else None)
@@ -242,18 +242,58 @@ def test_damage_by_name_size_or_time_is_told_and_only_that_is_copied_again(model
     is_whole("tiny", FILES)
 
 
-def test_verify_finds_one_wrong_byte_under_the_right_size_and_time(model: Path) -> None:
+def scratched(path: Path, at: int) -> None:
+    """One byte is another, under the right size and time."""
+    was = path.stat()
+    with path.open("r+b") as f:
+        f.seek(at)
+        f.write(b"\0")
+    os.utime(path, ns=(was.st_mtime_ns, was.st_mtime_ns))
+
+
+def test_verify_finds_one_wrong_byte_and_repair_copies_its_chunk_alone() -> None:
+    files = {"m.gguf": GGUF + bytes(range(1, 256)) * (80 << 12)}
+    model = plain(scratch("model"), files)
     bring("tiny", model)
-    shard = MOUNT / "tiny/model-00002-of-00003.safetensors"
-    was = shard.stat()
-    with shard.open("r+b") as f:
-        f.seek(1 << 20)
-        f.write(b"!")
-    os.utime(shard, ns=(was.st_mtime_ns, was.st_mtime_ns))
-    assert ids(status.status(LiveHost(), {}), "fail") == set()
-    (found,) = status.verify(LiveHost(), []).findings
-    assert (found.id, found.status) == ("HT502", "fail") and shard.name in found.have
-    assert found.hint.command == "hosttune stage drop tiny && hosttune stage add tiny --source %s" % model
+    file = MOUNT / "tiny/m.gguf"
+    scratched(file, 40 << 20)
+    assert ids(status.of_sources(LiveHost(), {}), "fail") == set()
+    (found,) = verify.verify(LiveHost(), []).findings
+    assert (found.id, found.status) == ("HT502", "fail") and file.name in found.have
+    assert found.hint.command == "hosttune stage verify --repair tiny"
+    inode = file.stat().st_ino
+    door = LiveHost()
+    with file.open("rb") as f, mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ) as engine:
+        mended = verify.verify(door, ["tiny"], repair=True)
+        assert engine[40 << 20] == files["m.gguf"][40 << 20], "who has it mapped sees it come right"
+    assert ids(mended, "fail", "error") == set() and mended.changed
+    assert door.effects[-1]["bytes"] == 32 << 20 and file.stat().st_ino == inode
+    is_whole("tiny", files)
+
+
+def test_repair_of_a_file_with_the_hubs_hash_finds_the_chunk_by_hashing_both_sides() -> None:
+    files = {"model.safetensors": tensors({"a": ("uint8", (70 << 20,))}), "config.json": b'{"architectures": ["X"]}'}
+    snapshot = cached(scratch("hub"), files=files)
+    bring("tiny", snapshot)
+    scratched(MOUNT / "tiny/model.safetensors", 65 << 20)
+    door = LiveHost()
+    assert ids(verify.verify(door, [], repair=True), "fail", "error") == set()
+    assert door.effects[-1]["bytes"] == len(files["model.safetensors"]) - (64 << 20)
+    is_whole("tiny", files)
+
+
+@pytest.mark.parametrize("what", ["changed", "damaged", "gone"])
+def test_repair_from_a_source_that_is_not_what_it_was_is_refused_and_told(what: str) -> None:
+    files = {"model.safetensors": tensors({"a": ("uint8", (1 << 20,))}), "config.json": b'{"architectures": ["X"]}'}
+    model = cached(scratch("hub"), files=files) if what == "damaged" else plain(scratch("model"), files)
+    bring("tiny", model)
+    scratched(MOUNT / "tiny/model.safetensors", 1 << 19)
+    source = (model / "model.safetensors").resolve()
+    source.unlink() if what == "gone" else scratched(source, 77777)
+    was = (MOUNT / "tiny/model.safetensors").read_bytes()
+    (found,) = verify.verify(LiveHost(), [], repair=True).findings
+    assert (found.id, found.status) == ("HT502", "fail") and "was not mended" in found.summary
+    assert "hosttune stage drop tiny" in found.hint.command and (MOUNT / "tiny/model.safetensors").read_bytes() == was
 
 
 def test_model_that_cannot_fit_is_refused_with_the_sum_before_anything_is_made() -> None:
@@ -274,7 +314,7 @@ def test_model_that_cannot_fit_is_refused_with_the_sum_before_anything_is_made()
 def test_mount_that_others_fill_is_full_before_the_copy_and_frees_what_it_took(model: Path) -> None:
     filler = MOUNT / "filler"
 
-    def fill(now: add.Progress) -> None:
+    def fill(now: progress.Progress) -> None:
         if now.event == "start":
             free = os.statvfs(MOUNT)
             with filler.open("wb") as f:
@@ -294,7 +334,7 @@ def test_source_that_changes_during_the_copy_is_told_and_what_is_whole_is_kept(c
     victim = model / "tokenizer.json"
     data = victim.read_bytes()
 
-    def harm(now: add.Progress) -> None:
+    def harm(now: progress.Progress) -> None:
         if now.event == "start":
             victim.unlink() if change == "vanishes" else victim.write_bytes(b"" if change == "shrinks" else b"[]!")
 
@@ -332,12 +372,12 @@ def test_what_is_mapped_is_neither_dropped_nor_replaced(model: Path) -> None:
     shard = MOUNT / "tiny/model-00001-of-00003.safetensors"
     with shard.open("rb") as f, mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ):
         with pytest.raises(Refused, match="in use by pid %d" % os.getpid()):
-            status.drop(LiveHost(), "tiny")
+            drop.drop(LiveHost(), "tiny")
         (model / "config.json").write_bytes(b'{"architectures": ["Other"]}')
         with pytest.raises(Refused, match="in use by"):
             bring("tiny", model)
         assert shard.exists() and Path(manifest.manifest_path("tiny")).exists()
-    assert status.drop(LiveHost(), "tiny").changed
+    assert drop.drop(LiveHost(), "tiny").changed
     assert list(MOUNT.iterdir()) == [MOUNT / ".hosttune"] and list((MOUNT / ".hosttune").iterdir()) == []
 
 

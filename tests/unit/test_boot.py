@@ -19,7 +19,7 @@ from hosttune.core.knobs import boot_units
 from hosttune.core.model import Refused
 from hosttune.core.profile import PATH, validate
 from hosttune.core.recording import ReplayHost, merge
-from hosttune.core.stage import manifest, tmpfs
+from hosttune.core.stage import manifest, nodes, tmpfs
 
 MACHINE = json.loads((Path(__file__).parents[1] / "cases/knobs/mrrs-512-to-4096.json").read_text())["machine"]
 SETPCI = "setpci -s 0000:11:00.0 CAP_EXP+8.w=5000:7000"
@@ -74,17 +74,19 @@ def test_a_word_that_only_looks_like_it_does_not_stop_it() -> None:
 
 
 def test_models_that_cannot_be_staged_are_named_one_by_one_and_stop_nothing() -> None:
-    """One is at no place of this machine, the other asks for a placement that there is not: both are told, nothing is raised."""
-    NONE, MANIFEST = {"errno": "ENOENT"}, manifest.manifest_path("away")
+    """One is on another machine, the other asks for a node that there is not: both are told, nothing is raised."""
+    NONE = {"errno": "ENOENT"}
     models = {"away": {"source": "ssh:other:/srv/away"}, "odd": {"source": "/srv/odd", "placement": "node:1"}}
-    place = {"files": {"/proc/self/mountinfo": "", tmpfs.THP: NONE, tmpfs.UNIT: NONE, MANIFEST: NONE}, "nodes": {"/srv": NONE},
+    files = {"/proc/self/mountinfo": "", tmpfs.THP: NONE, tmpfs.UNIT: NONE, nodes.SYSFS + "/has_memory": "0\n",
+             manifest.manifest_path("away"): NONE, manifest.manifest_path("odd"): NONE}  # fmt: skip
+    place = {"files": files, "nodes": {"/srv": NONE},
              "dirs": {"/dev/shm/models": NONE, "/run/systemd": [], "/sys/devices/system/node": NONE}}  # fmt: skip
     machine = host({"mode": "apply", "models": models}, **place)
     code, said = run(machine, "models")
     assert (code, machine.effects, said[-1]) == (1, [], "models: 2 not as wanted")
     told = "\n".join(said)
-    assert "HT506 host away: away: hosttune does not copy from other machines yet" in told
-    assert "HT506 host odd: odd: this version places pages by interleave only" in told
+    assert "HT506 host away: away: a recording cannot ask another machine" in told
+    assert "HT506 host odd: odd: this machine has no memory on node 1 (nodes with memory: 0)" in told
 
 
 def test_without_models_there_is_nothing_to_stage() -> None:

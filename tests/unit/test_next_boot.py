@@ -102,7 +102,7 @@ WHOLE = (len(HEADER)).to_bytes(8, "little") + HEADER + b"\0\0\0\1"
 def test_a_model_survives_only_from_a_whole_source_that_a_unit_stages(size: int, units: list[str], status: str) -> None:
     nodes = {"/srv": {"type": "dir"}, "/srv/m": {"type": "dir"}, "/srv/m/config.json": {"type": "file", "size": 2},
              "/srv/m/model.safetensors": {"type": "file", "size": size}}  # fmt: skip
-    files = {"/srv/m/config.json": "{}", "/srv/m/model.safetensors": {"hex": WHOLE[:size].hex()}}
+    files = {"/srv/m/config.json": '{"architectures": ["X"]}', "/srv/m/model.safetensors": {"hex": WHOLE[:size].hex()}}
     found = judged(
         {"nodes": nodes, "files": files, "dirs": {**MODEL, WANTS: units}}, {"models": {"m": {"source": "/srv/m"}}}
     )

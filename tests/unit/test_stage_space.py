@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from hosttune.core.recording import ReplayHost
@@ -32,6 +34,20 @@ def limit(folder: str, most: str, used: str = "0", cache: str = "0") -> dict[str
 )
 def test_the_tightest_limit_above_this_process_counts(cgroup: str, files: dict[str, str], room: int | None) -> None:
     absent = {folder + "/memory.max": ABSENT for folder in (ROOT, SLICE, UNIT)}
+    absent[space.ARC] = ABSENT
     told = {"/proc/meminfo": MEMINFO, "/proc/self/cgroup": "1:name=systemd:/\n0::%s\n" % cgroup, **absent, **files}
     seen = space.memory(ReplayHost({"files": told}))
     assert seen.cgroup == room and seen.room == (11 << 30 if room is None else room)
+
+
+def test_what_zfs_gives_back_counts_and_what_engines_need_does_not_and_the_sum_says_so() -> None:
+    arcstats = "13 1 0x01 123 33456 1 2\nname type data\nsize 4 4294967296\nc_min 4 1073741824\n"
+    told = {"/proc/meminfo": MEMINFO, "/proc/self/cgroup": "0::/\n", ROOT + "/memory.max": ABSENT, space.ARC: arcstats}
+    seen = space.memory(ReplayHost({"files": told}))
+    assert seen.room == (11 << 30) + (3 << 30)
+    less = replace(seen, engines=4 << 30)
+    assert less.room == 10 << 30
+    refused = space.fit(12 << 30, 0, 0, less)
+    assert "12.9 GB are wanted and 10.7 GB fit" in refused and "2.1 GB too much" in refused
+    for part in ("12.9 GB available", "3.2 GB in ZFS's cache", "a reserve of 1.1 GB", "4.3 GB for engines"):
+        assert part in refused

@@ -14,8 +14,8 @@ import pytest
 
 from hosttune.core.live import LiveHost
 from hosttune.core.stage import source, whole
-from hosttune.core.stage.candidate import Doubt
-from hosttune.core.stage.source import NotWhole
+from hosttune.core.stage.source import Doubt, NotWhole
+
 from tests.bench import tiny_gguf
 from tests.unit import hub_server
 from tests.unit.hub_server import Hub, serving

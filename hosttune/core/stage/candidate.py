@@ -9,20 +9,11 @@ from typing import Any, Dict, List, Mapping, Optional
 
 from ..host import Host
 from .header import Tensor
-from .source import AGAIN, File, NotWhole, Source
+from .source import AGAIN, Doubt, File, NotWhole, Source
 
 WEIGHTS = (".safetensors", ".gguf", ".bin", ".pt", ".pth")
 JSON_LIMIT = 60 << 20
 """Bytes. The largest tokenizer.json known is some 35 MB."""
-
-
-@dataclass(frozen=True)
-class Doubt:
-    """Something odd that need not be wrong. code: the rule. where: the file."""
-
-    code: str
-    what: str
-    where: str
 
 
 @dataclass

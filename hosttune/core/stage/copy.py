@@ -26,6 +26,7 @@ from ..model import Refused
 from .chunks import chunk_digests, compare, copy_chunks, write
 from .folders import keep_only, make_folders, move, remove
 from .pace import FREE, Pace
+from .nodes import bind
 from .reading import CHUNK, PIECE, Job, Source
 from .schedule import Part
 from .together import Run, each, share_out, threads_here
@@ -53,7 +54,7 @@ def copy(jobs: Sequence[Job], threads: int, whole: Callable[[Copied], None], tic
     """
     run = Run(pace)
     with ThreadPoolExecutor(threads) as pool, run.stopped_by_failure():
-        each([pool.submit(_reserve, job) for job in jobs], lambda _: None, lambda: tick(0))
+        each([pool.submit(reserve, job) for job in jobs], lambda _: None, lambda: tick(0))
     files = [_File(job, hashed, forget) for job in jobs]
     try:
         share_out(files, threads, run, whole, tick, hashed)
@@ -62,14 +63,17 @@ def copy(jobs: Sequence[Job], threads: int, whole: Callable[[Copied], None], tic
             file.close()
 
 
-def _reserve(job: Job) -> None:
-    """A new file of the full size with all its pages. The size comes first: before Linux 6.12 `huge=within_size` looks at it."""
+def reserve(job: Job) -> None:
+    """A new file of the full size with all its pages. The size comes first: before Linux 6.12 `huge=within_size` looks at it.
+    The NUMA node comes before the pages. Raises OSError: ENOSPC for a full tmpfs."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(job.target)
-    fd = os.open(job.target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    fd = os.open(job.target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     try:
         os.fchmod(fd, 0o644)  # whatever the umask says
         os.ftruncate(fd, job.size)
+        if job.node:
+            bind(fd, job.size, job.node)
         if job.size:
             os.posix_fallocate(fd, 0, job.size)
     except OSError as e:

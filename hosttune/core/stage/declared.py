@@ -12,8 +12,9 @@ from ..lxc import models as in_container
 from ..lxc import sync
 from ..model import FAIL, Finding, Refused, Report
 from ..profile import Container, Profile
-from . import add, manifest, source, status
-from .add import Told
+from . import add, manifest, nodes, pages, source, space, status
+from .plan import Fetch, Wanted
+from .progress import Told
 
 
 def sources(profile: Profile) -> Dict[str, str]:
@@ -41,18 +42,24 @@ def containers_of(profile: Profile, name: str) -> Tuple[str, ...]:
     return tuple(sorted({place[len("ct:"):] for place in found if place.startswith("ct:")}))
 
 
+def wanted(host: Host, profile: Profile, name: str, spec: str = "", caches: Sequence[str] = (), evict: bool = False,
+           fetch: Optional[Fetch] = None) -> Wanted:
+    """One model as the profile declares it; spec: in place of its source. Refused when neither says where it comes from."""
+    row = profile.models.get(name, {})
+    need = sum(space.bytes_of(str(each.get("engine-memory", "0"))) for each in profile.models.values())
+    return Wanted(name, spec or source_of(host, profile, name), tuple(caches), str(row.get("placement", nodes.INTERLEAVE)),
+                  _others(host, profile, name, caches), need, evict, frozenset(profile.models), fetch)
+
+
 def bring(host: Host, profile: Profile, name: str, spec: str = "", caches: Sequence[str] = (), restart: Optional[str] = None,
-          dry_run: bool = False, told: Told = lambda progress: None, threads: int = 0) -> Report:
-    """Stage one model, then show it to its containers. restart: over the policy of each container.
+          dry_run: bool = False, told: Told = lambda progress: None, threads: int = 0, evict: bool = False,
+          fetch: Optional[Fetch] = None) -> Report:
+    """Stage one model, then show it to its containers. restart: over the policy of each container. evict: others may go for it.
+    fetch: brings what the cache lacks from the hub.
 
     Raises Refused and OSError before anything is written. A container that is refused keeps no model from being staged.
     """
-    placement = str(profile.models.get(name, {}).get("placement", "interleave"))
-    if placement != "interleave":
-        raise Refused("this version places pages by interleave only, not by %s" % placement, "models.%s.placement" % name,
-                      "placement: interleave")
-    spec = spec or source_of(host, profile, name)
-    report = add.add(host, name, spec, caches, _others(host, profile, name, caches), dry_run, told, threads)
+    report = add.add(host, wanted(host, profile, name, spec, caches, evict, fetch), dry_run, told, threads)
     if any(f.status == FAIL for f in report.findings) and not dry_run:
         return report
     for ct_id in containers_of(profile, name):
@@ -74,15 +81,17 @@ def _others(host: Host, profile: Profile, name: str, caches: Sequence[str]) -> i
     for other, spec in sources(profile).items():
         if other != name:
             try:
-                total += source.read(host, spec, caches).size
+                staged = manifest.load(host, other)
+                size = staged.size if staged and staged.source == spec else source.read(host, spec, caches).size
+                total += size * len(nodes.copies(host, other, str(profile.models[other].get("placement", nodes.INTERLEAVE))))
             except (Refused, OSError):
                 continue  # told when it is its turn
     return total
 
 
-def overview(host: Host, profile: Profile, caches: Sequence[str] = ()) -> Report:
-    """`hosttune stage status`: models, the tmpfs, and what the containers of the profile's engines see."""
-    report = status.status(host, sources(profile), caches)
+def overview(host: Host, profile: Profile, caches: Sequence[str] = (), look: pages.Look = pages.unseen) -> Report:
+    """`hosttune stage status`: models, the tmpfs, where pages lie, and what the containers of the profile's engines see."""
+    report = status.status(host, [wanted(host, profile, name, "", caches) for name in profile.models], look)
     findings, seen = list(report.findings), set()
     for name in profile.models:
         for ct_id in containers_of(profile, name):

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is staged: one manifest a model, written last. A model without its manifest is not staged.
+"""What is staged: one manifest a copy, written last. A model without its manifest is not staged.
 
     /dev/shm/models/NAME/...                    the model, exactly the source's files
     /dev/shm/models/.hosttune/NAME.json         its manifest
     /dev/shm/models/.hosttune/NAME.partial/...  while it is copied
     /dev/shm/models/.hosttune/NAME.done         which of those files are whole, one JSON line each
+    /var/lib/hosttune/staged/NAME.json          that it was staged: what a reboot took is told from what was wiped
+
+NAME is the model's, or MODEL@node1 for the copy on a further NUMA node.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Dict, List, Optional, Tuple
 
+from .. import journal
 from ..host import Host, errname, list_or_empty
 from ..model import Refused
 
@@ -21,7 +25,11 @@ MOUNT = "/dev/shm/models"
 OWN = MOUNT + "/.hosttune"
 SCHEMA = "hosttune.model/1"
 LARGEST = 64 << 20
+LOCK = journal.STATE + "/stage.lock"
+"""One for all that writes into the tmpfs: two stagers at once wait for each other."""
+RECORDS = journal.STATE + "/staged"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
+_COPY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}(@node\d+)?\Z")
 
 
 @dataclass(frozen=True)
@@ -37,8 +45,18 @@ class Staged:
 
 
 @dataclass(frozen=True)
+class Record:
+    """That a model was staged: when, in which boot (its boot_id), and how long that took."""
+
+    at: float
+    boot: str
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Manifest:
-    """A staged model. source: as declared. at: seconds since the epoch. chunk: bytes."""
+    """A staged model. source: as declared. at: seconds since the epoch. chunk: bytes. node: it is bound to, "" for none.
+    seconds: that the copy took, of `copied` bytes."""
 
     name: str
     source: str
@@ -48,6 +66,9 @@ class Manifest:
     version: str
     chunk: int
     files: Tuple[Staged, ...]
+    node: str = ""
+    seconds: float = 0.0
+    copied: int = 0
 
     @property
     def size(self) -> int:
@@ -60,6 +81,11 @@ def check_name(name: str) -> str:
     if not _NAME.match(name):
         raise Refused("%r is no name for a model: letters, digits, dot, dash and underscore, at most 100" % name, "models")
     return name
+
+
+def model_of(name: str) -> str:
+    """The model whose copy this is."""
+    return name.partition("@node")[0]
 
 
 def folder_of(name: str) -> str:
@@ -82,9 +108,22 @@ def done_path(name: str) -> str:
     return "%s/%s.done" % (OWN, name)
 
 
+def record_path(name: str) -> str:
+    """What outlives the tmpfs."""
+    return "%s/%s.json" % (RECORDS, name)
+
+
+def record(host: Host, name: str) -> Optional[Record]:
+    """None when it was never staged here, or when that cannot be told."""
+    try:
+        return Record(**json.loads(bytes_of(host, record_path(name)) or b""))
+    except (ValueError, TypeError, OSError):
+        return None
+
+
 def load(host: Host, name: str) -> Optional[Manifest]:
     """The manifest, None when the model is not staged. Refused for a file that is no manifest."""
-    data = _read(host, manifest_path(name))
+    data = bytes_of(host, manifest_path(name))
     if data is None:
         return None
     try:
@@ -97,7 +136,8 @@ def load(host: Host, name: str) -> Optional[Manifest]:
         raise Refused("this is no manifest of hosttune: %s" % e, manifest_path(name), "hosttune stage drop %s" % name)
 
 
-def _read(host: Host, path: str) -> Optional[bytes]:
+def bytes_of(host: Host, path: str) -> Optional[bytes]:
+    """A file of ours, None for none."""
     try:
         return host.read_bytes(path, LARGEST)
     except OSError as e:
@@ -122,10 +162,25 @@ def line(file: Staged) -> bytes:
     return json.dumps(asdict(file), sort_keys=True).encode("ascii") + b"\n"
 
 
+def header(node: str) -> bytes:
+    """The first line of that list: where the copy lies."""
+    return json.dumps({"node": node}).encode("ascii") + b"\n"
+
+
+def done_node(host: Host, name: str) -> str:
+    """The node that a partial copy is bound to."""
+    for text in (bytes_of(host, done_path(name)) or b"").splitlines():
+        try:
+            return str(json.loads(text)["node"])
+        except (ValueError, LookupError, TypeError):
+            break
+    return ""
+
+
 def done(host: Host, name: str) -> Dict[str, Staged]:
     """Files of a partial copy that are whole, by path. A torn last line is one that is not."""
     found: Dict[str, Staged] = {}
-    for text in (_read(host, done_path(name)) or b"").splitlines():
+    for text in (bytes_of(host, done_path(name)) or b"").splitlines():
         try:
             file = _staged(json.loads(text))
         except (ValueError, TypeError, AttributeError):
@@ -139,7 +194,7 @@ def names(host: Host) -> List[str]:
     found = set()
     for entry in list_or_empty(host, OWN):
         stem, _, kind = entry.rpartition(".")
-        if kind in ("json", "partial") and _NAME.match(stem):
+        if kind in ("json", "partial") and _COPY.match(stem):
             found.add(stem)
     return sorted(found)
 
@@ -178,6 +233,15 @@ def exists(host: Host, path: str) -> bool:
     return True
 
 
+def bytes_below(host: Host, folder: str) -> int:
+    """Bytes of all files in a folder."""
+    total = 0
+    for entry in host.list(folder):
+        stat = host.lstat("%s/%s" % (folder, entry))
+        total += bytes_below(host, "%s/%s" % (folder, entry)) if stat.type == "dir" else stat.size
+    return total
+
+
 def raw(host: Host, name: str) -> Optional[bytes]:
     """The manifest's bytes as they stand, None for none: a change of it must expect them."""
-    return _read(host, manifest_path(name))
+    return bytes_of(host, manifest_path(name))

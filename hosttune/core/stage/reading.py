@@ -28,7 +28,7 @@ LATER = "let whatever writes there end, then run this again: files that are whol
 @dataclass(frozen=True)
 class Job:
     """One file to copy. source: real path, below `root` and no link. size, mtime: as it was planned. sha256: what its
-    content must have, "" if unknown."""
+    content must have, "" if unknown. node: NUMA node that its pages are bound to, "" for the mount's own policy."""
 
     source: str
     target: str
@@ -36,6 +36,7 @@ class Job:
     size: int
     mtime: float
     sha256: str = ""
+    node: str = ""
 
 
 class Source:

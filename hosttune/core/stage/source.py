@@ -43,6 +43,15 @@ class NotWhole(Refused):
 
 
 @dataclass(frozen=True)
+class Doubt:
+    """Something odd that need not be wrong. code: the rule. where: the file."""
+
+    code: str
+    what: str
+    where: str
+
+
+@dataclass(frozen=True)
 class File:
     """One file. path: relative to the model. source: its real path. mtime: seconds. sha256: of its content where the hub's
     own is known (its ETag, by which a cache names the blob: 64 hex digits for a large file), else "". git: the same for a
@@ -59,7 +68,8 @@ class File:
 @dataclass(frozen=True)
 class Source:
     """A model's files. spec: as declared. folder: real path. root: no file lies outside it. revision: commit or "".
-    unfinished: a download into the same cache that has not ended, "" for none. machine: where it is, "" for here."""
+    unfinished: a download into the same cache that has not ended, "" for none. machine: where it is, "" for here.
+    doubts: of that machine, which has judged it."""
 
     spec: str
     folder: str
@@ -68,6 +78,7 @@ class Source:
     revision: str = ""
     unfinished: str = ""
     machine: str = ""
+    doubts: Tuple[Doubt, ...] = ()
 
     @property
     def size(self) -> int:

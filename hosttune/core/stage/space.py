@@ -90,6 +90,12 @@ def _cgroup_room(host: Host) -> Optional[int]:
     return left
 
 
+def bytes_of(text: str) -> int:
+    """Bytes of a number with K, M, G or T after it (powers of 1024), as systemd reads them. ValueError for anything else."""
+    unit = "KMGT".find(text[-1:]) + 1 if text[-1:] else 0
+    return int(text[:-1] if unit else text) << 10 * unit
+
+
 def size_text(count: float) -> str:
     """Bytes as a person reads them, decimal units as model hubs use them."""
     size, unit = float(count), "bytes"

@@ -25,9 +25,9 @@ from typing import Dict, Mapping, Tuple
 from ..host import Host, read_or_none
 from ..live import LiveHost
 from . import agreement, contents, header, shards
-from .candidate import JSON_LIMIT, WEIGHTS, Candidate, Doubt
+from .candidate import JSON_LIMIT, WEIGHTS, Candidate
 from .header import Tensor
-from .source import AGAIN, File, NotWhole, Source, listing
+from .source import AGAIN, Doubt, File, NotWhole, Source, listing
 
 POINTER = b"version https://git-lfs"
 SMALL = 16 << 20

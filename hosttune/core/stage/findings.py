@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is said of one model: in memory and whole, missing, damaged, too large, of a source that is none."""
+
+from __future__ import annotations
+
+import errno
+import shlex
+from dataclasses import replace
+from typing import List
+
+from ..catalogue import finding
+from ..host import Host, read_or_none
+from ..model import FAIL, OK, WARN, Finding, Hint, Refused
+from . import manifest, space
+from .manifest import Manifest, Record
+from .plan import Plan
+from .source import NotWhole
+
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+
+
+def well(seen: Plan) -> List[Finding]:
+    """HT501: it is in memory and whole; HT508 for each doubt."""
+    words = "%d files, %s" % (len(seen.source.files), space.size_text(seen.source.size))
+    at = manifest.folder_of(seen.name)
+    bound = " on NUMA node %s" % seen.node if seen.node else ""
+    return [finding("HT501", OK, seen.name, "%s in memory%s at %s" % (words, bound, at), have=words), *doubts(seen)]
+
+
+def doubts(seen: Plan) -> List[Finding]:
+    """HT508: what is odd about the source, and may be right."""
+    return [finding("HT508", WARN, seen.name, "%s: %s" % (seen.name, doubt.what), have=doubt.code,
+                    evidence=(manifest.shown(doubt.where),)) for doubt in seen.doubts]
+
+
+def missing(host: Host, seen: Plan) -> List[Finding]:
+    """HT501, HT502 or HT509, with what is there."""
+    command = "hosttune stage add %s" % manifest.model_of(seen.name)
+    hint = Hint(command, "host", "%s of memory" % space.size_text(seen.need), "apply")
+    have = "%d of %d files" % (len(seen.kept), len(seen.source.files))
+    want = "%d files, %s" % (len(seen.source.files), space.size_text(seen.source.size))
+    record = manifest.record(host, seen.name)
+    if not seen.kept and record and seen.staged is None:
+        return [vanished(host, seen.name, record, hint), *doubts(seen)]
+    what = "is not in memory" if not seen.kept else "is not whole in memory, or its source has changed since"
+    if seen.staged and seen.staged.node != seen.node:
+        what = "lies %s in memory, and shall lie %s" % (_where(seen.staged.node), _where(seen.node))
+    id = "HT502" if seen.kept else "HT501"
+    return [finding(id, FAIL, seen.name, "%s %s" % (seen.name, what), have=have, want=want, hint=hint), *doubts(seen)]
+
+
+def _where(node: str) -> str:
+    return "on NUMA node %s" % node if node else "over all nodes"
+
+
+def vanished(host: Host, name: str, record: Record, hint: Hint) -> Finding:
+    """HT501 after a reboot, which empties any tmpfs; HT509 when it went while the machine was up."""
+    now = (read_or_none(host, BOOT_ID) or "").strip()
+    if record.boot and record.boot != now:
+        words = "%s is not in memory since the machine was started anew; staging it took %.0f s" % (name, record.seconds)
+        return finding("HT501", FAIL, name, words, have="nothing", hint=hint)
+    words = "%s was in memory and is gone, and the machine was not started anew: something emptied %s" % (name, manifest.MOUNT)
+    return finding("HT509", FAIL, name, words, have="nothing", hint=hint, evidence=(manifest.record_path(name),))
+
+
+def does_not_fit(seen: Plan) -> Finding:
+    """HT503 with the sum, and what would make room."""
+    name = seen.name
+    if not seen.evictable:
+        hint = Hint("hosttune stage status", "host", "shows what is in memory: hosttune stage drop MODEL makes room", "none")
+        return finding("HT503", FAIL, name, "%s does not fit: %s" % (name, seen.too_much), hint=hint)
+    lost = "; ".join("%s, %s" % (one.name, space.size_text(one.size)) for one in seen.evictable)
+    hint = Hint("hosttune stage add %s --evict" % manifest.model_of(name), "host", "takes out of memory: %s" % lost, "apply")
+    return finding("HT503", FAIL, name, "%s does not fit: %s" % (name, seen.too_much), hint=hint)
+
+
+def failed(seen: Plan, e: Exception, files: int) -> Finding:
+    """A copy that did not end. files: how many are whole, and kept for the next run."""
+    kept = "%d of %d files are whole and kept" % (files, len(seen.source.files))
+    again = "hosttune stage add %s" % manifest.model_of(seen.name)
+    if isinstance(e, OSError) and e.errno in (errno.ENOSPC, errno.ENOMEM):
+        full = replace(seen, too_much="the tmpfs was full before the copy began (%s); %s" % (e.strerror, kept))
+        return replace(does_not_fit(full), evidence=(str(e.filename or manifest.MOUNT),))
+    if isinstance(e, Refused):
+        return finding("HT506", FAIL, seen.name, "%s was not staged: %s; %s" % (seen.name, e.what, kept),
+                       hint=Hint(again, "host", "", "apply"), evidence=(manifest.shown(e.where), e.way_out))
+    said = getattr(e, "strerror", None) or str(e)
+    return finding("HT502", FAIL, seen.name, "%s was not staged: %s; %s" % (seen.name, said, kept),
+                   hint=Hint(again, "host", "", "apply"), evidence=(str(getattr(e, "filename", "") or ""),))
+
+
+def refused(name: str, e: Exception) -> Finding:
+    """A model that could not even be planned, as a finding, where several are gone through. have: the rule that it breaks."""
+    if isinstance(e, Refused):
+        return finding("HT506", FAIL, name, "%s: %s" % (name, e.what), hint=Hint(e.way_out, "host", "", "reconfigure"),
+                       have=e.code if isinstance(e, NotWhole) else "", evidence=(e.where,) if e.where else ())
+    said = "%s: %s" % (getattr(e, "filename", "") or name, getattr(e, "strerror", "") or e)
+    return finding("HT506", FAIL, name, "%s could not be looked at: %s" % (name, said))
+
+
+def add_command(have: Manifest) -> str:
+    """What stages it again from where it came from."""
+    return "hosttune stage add %s --source %s" % (manifest.model_of(have.name), shlex.quote(have.source))
+
+
+def damaged(have: Manifest, wrong: List[str]) -> Finding:
+    """HT502 by names, sizes and times."""
+    count = "%d of %d files are wrong" % (len(wrong), len(have.files))
+    return finding("HT502", FAIL, have.name, "%s is not whole: %s" % (have.name, count), have=wrong[0],
+                   want="as in %s" % manifest.manifest_path(have.name), evidence=tuple(wrong[:3]),
+                   hint=Hint(add_command(have), "host", "copies what is wrong again", "apply"))

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is there of one copy of a model, and what is to be done: pure looking, no weights are read and nothing is written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
+
+from ..host import Host
+from ..model import Action, Refused
+from . import evict, manifest, nodes, over_ssh, source, space, tmpfs, whole
+from .evict import Evictable
+from .manifest import Manifest, Staged
+from .nodes import Copy
+from .source import Doubt, File, NotWhole, Source
+from .tmpfs import Place
+
+Fetch = Callable[[str, str, Sequence[str]], None]
+"""Bring a revision of a repository of the hub into the first of these caches: (repository, revision, caches). Raises Refused."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A model as it is declared. others: bytes of all other models that shall fit beside it. engines: bytes that its engines
+    need beside it. declared: names of all declared models, which are evicted last. fetch: None where nothing may be fetched."""
+
+    name: str
+    spec: str
+    caches: Tuple[str, ...] = ()
+    placement: str = nodes.INTERLEAVE
+    others: int = 0
+    engines: int = 0
+    evict: bool = False
+    declared: FrozenSet[str] = frozenset()
+    fetch: Optional[Fetch] = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is there and what is to be done. kept: files of an earlier copy that are whole. todo: what is missing.
+    freed: bytes of an older copy that go first. size: of the mount. too_much: why it does not fit, "" if it does.
+    evictable: what would make room, in the order in which it would go. node: the copy is bound to."""
+
+    name: str
+    source: Source
+    place: Place
+    staged: Optional[Manifest]
+    kept: Mapping[str, Staged]
+    todo: Tuple[File, ...]
+    freed: int
+    size: int
+    too_much: str
+    node: str = ""
+    doubts: Tuple[Doubt, ...] = ()
+    evictable: Tuple[Evictable, ...] = field(default=())
+
+    @property
+    def need(self) -> int:
+        """Bytes to copy."""
+        return sum(file.size for file in self.todo)
+
+    @property
+    def done(self) -> bool:
+        """The model is staged, whole, and what its source holds now."""
+        return self.staged is not None and not self.todo and len(self.kept) == len(self.staged.files)
+
+
+def plan(host: Host, wanted: Wanted, copy: Optional[Copy] = None) -> Plan:
+    """Look at the source and at what is staged. copy: which of the model's copies, the first by default.
+
+    Raises Refused (a source that is no whole model, a place that is not ours) and OSError. Reads no weights. A source that
+    cannot be read any more does not make a staged model less whole.
+    """
+    manifest.check_name(wanted.name)
+    copy = copy or nodes.copies(host, wanted.name, wanted.placement)[0]
+    here = tmpfs.see(host)
+    staged = manifest.load(host, copy.name)
+    given = _source(host, wanted, copy, staged)
+    kept = _kept(host, copy, staged, given)
+    todo = tuple(file for file in given.files if file.path not in kept)
+    doubts: Tuple[Doubt, ...] = ()
+    if todo or staged is None:
+        doubts = given.doubts if given.machine else whole.refuse_unless_whole(host, given)
+    freed, there = _freed(host, copy.name, kept), here.mounted.used if here.mounted else 0
+    now = replace(space.memory(host), engines=wanted.engines)
+    need = sum(file.size for file in todo)
+    after = there - freed + need
+    size = tmpfs.size_for(max(after, given.size + wanted.others), there + now.room)
+    if here.mounted and (not need or here.mounted.size >= after + tmpfs.MARGIN_LEAST):
+        size = here.mounted.size  # large enough: nothing is remounted for the sake of other numbers
+    seen = Plan(copy.name, given, here, staged, kept, todo, freed, size, space.fit(need, freed, there, now), copy.node, doubts)
+    if not seen.too_much and copy.node and need - freed > nodes.room(host, copy.node):
+        seen = replace(seen, too_much="%s are wanted and NUMA node %s has room for %s" % (
+            space.size_text(need), copy.node, space.size_text(nodes.room(host, copy.node) + freed)))
+    if seen.too_much:
+        short = need - freed - (min(now.room, nodes.room(host, copy.node)) if copy.node else now.room)
+        seen = replace(seen, evictable=evict.choose(host, here, wanted.name, copy.node, wanted.declared, short))
+    return seen
+
+
+def _source(host: Host, wanted: Wanted, copy: Copy, staged: Optional[Manifest]) -> Source:
+    """The source's files. Copies after the first come from it, from memory to memory. Another machine is not asked while the
+    staged model is whole: what is staged answers for it."""
+    first = manifest.load(host, wanted.name) if copy.name != wanted.name else None
+    if first and first.source == wanted.spec and not manifest.damage(host, manifest.folder_of(first.name), first.files):
+        return _as_source(first, manifest.folder_of(first.name))
+    sound = staged is not None and staged.source == wanted.spec and not manifest.damage(
+        host, manifest.folder_of(copy.name), staged.files)
+    if staged and sound and source.ssh_of(wanted.spec):
+        return _as_source(staged, staged.folder)
+    try:
+        return over_ssh.read(host, wanted.spec) if source.ssh_of(wanted.spec) else source.read(host, wanted.spec, wanted.caches)
+    except Refused:
+        if staged is None or not sound:
+            raise
+        return _as_source(staged, staged.folder)
+
+
+def _as_source(staged: Manifest, folder: str) -> Source:
+    files = tuple(File(f.path, "%s/%s" % (folder, f.path), f.size, f.mtime, f.sha256) for f in staged.files)
+    return Source(staged.source, folder, folder, files, staged.revision)
+
+
+def may_fetch(wanted: Wanted, e: Exception) -> bool:
+    """Whether what is missing can be had from the hub."""
+    return isinstance(e, NotWhole) and wanted.fetch is not None and source.hub_of(wanted.spec) is not None
+
+
+def _kept(host: Host, copy: Copy, staged: Optional[Manifest], given: Source) -> Dict[str, Staged]:
+    """Files of the staged or the partial copy that are whole, still what the source holds, and on the node that is wanted."""
+    name = copy.name
+    found, folder, node = manifest.done(host, name), manifest.partial_path(name), manifest.done_node(host, name)
+    if staged:
+        found, folder, node = {file.path: file for file in staged.files}, manifest.folder_of(name), staged.node
+    elif found and not manifest.exists(host, folder):
+        folder = manifest.folder_of(name)  # killed between the rename and the manifest
+    wanted = {file.path: file for file in given.files} if node == copy.node else {}
+    kept = {}
+    for path, file in found.items():
+        want = wanted.get(path)
+        same = want is not None and (want.size, want.mtime) == (file.size, file.mtime)
+        if want and same and want.sha256 == file.sha256 and not manifest.damage(host, folder, (file,)):
+            kept[path] = file
+    return kept
+
+
+def _freed(host: Host, name: str, kept: Mapping[str, Staged]) -> int:
+    """Bytes of files that go before the copy starts: of an older version, or of a copy that was cut short."""
+    total = 0
+    for folder in (manifest.folder_of(name), manifest.partial_path(name)):
+        if manifest.exists(host, folder):
+            total += manifest.bytes_below(host, folder)
+    return max(0, total - sum(file.size for file in kept.values()))
+
+
+def actions(seen: Plan) -> List[Action]:
+    """What would be done, as data."""
+    todo, argv, why = tmpfs.plan(seen.place, seen.size)
+    model = manifest.model_of(seen.name)
+    out = [Action("drop", one.name, ("hosttune", "stage", "drop", one.name), "%s needs its room" % model,
+                  ("the copy of %s in memory" % one.name,)) for one in seen.evictable]
+    out += [Action("mount", manifest.MOUNT, argv, why)] if todo else []
+    if not seen.done:
+        count = "%d of %d files, %s" % (len(seen.todo), len(seen.source.files), space.size_text(seen.need))
+        bound = " on NUMA node %s" % seen.node if seen.node else ""
+        at = "%s:%s" % (seen.source.machine, seen.source.folder) if seen.source.machine else seen.source.folder
+        out.append(Action("copy", seen.name, ("hosttune", "stage", "add", model),
+                          "%s from %s %s not in memory%s" % (count, at, "is" if len(seen.todo) == 1 else "are", bound),
+                          costs="%s of memory" % space.size_text(seen.need)))
+    return out

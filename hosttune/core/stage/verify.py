@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""hosttune stage verify: every byte in memory against its digests, and with repair only the damaged chunks copied again.
+
+A file whose digest is one for the whole (the hub's) tells that it is damaged and not where: then both sides are hashed chunk by
+chunk, and the source itself against the hub's hash, before a byte of it is taken.
+"""
+
+from __future__ import annotations
+
+from typing import Callable, Dict, List, Sequence, Set, Tuple
+
+from ..catalogue import finding
+from ..host import Host, errname
+from ..model import ERROR, FAIL, OK, Action, Finding, Hint, Refused, Report
+from . import copy, findings, manifest, space, tmpfs
+from . import source as sources
+from .manifest import Manifest, Staged
+
+Ticked = Callable[[int, int], None]
+
+
+def verify(host: Host, names: Sequence[str], told: Ticked = lambda done, total: None, threads: int = 0,
+           repair: bool = False) -> Report:
+    """Read every byte of these models (of all that are staged, if none is named) and compare digests. Writes only to repair.
+
+    told(bytes read, bytes to read). A model that is named and not staged is a failure. Raises Refused and OSError.
+    """
+    tmpfs.see(host)
+    found: List[Finding] = []
+    whole: List[Manifest] = []
+    for name in _copies(host, names):
+        have = manifest.load(host, name)
+        if have is None:
+            found.append(finding("HT501", FAIL, name, "%s is not staged" % name,
+                                 hint=Hint("hosttune stage add %s" % manifest.model_of(name), "host", "", "apply")))
+            continue
+        wrong = manifest.damage(host, manifest.folder_of(name), have.files)
+        if wrong:
+            found.append(findings.damaged(have, wrong))
+        else:
+            whole.append(have)
+    if repair and host.who().uid != 0:
+        raise Refused("root is needed to repair a model", manifest.MOUNT, "sudo hosttune stage verify --repair")
+    total, before = sum(have.size for have in whole), 0
+    actions: List[Action] = []
+    for have in whole:
+        start = before
+
+        def tick(done: int, start: int = start) -> None:
+            told(start + done, total)
+
+        one, bad = _compare(have, threads or copy.threads_here(), tick)
+        if bad and repair:
+            with host.lock(manifest.LOCK):
+                one, action = _repair(host, have, bad, threads)
+            actions.append(action)
+        found.append(one)
+        before += have.size
+    changed = any(effect["effect"] == "repair" for effect in host.effects)
+    return Report("stage verify", host.uname()[0], {"bytes": str(total)}, tuple(found), (), tuple(actions), tuple(host.effects),
+                  changed, "apply" if repair else "plan")
+
+
+def _copies(host: Host, names: Sequence[str]) -> List[str]:
+    there = manifest.names(host)
+    if not names:
+        return there
+    out: List[str] = []
+    for name in names:
+        manifest.check_name(manifest.model_of(name))
+        out += [one for one in there if one == name or manifest.model_of(one) == name] or [name]
+    return out
+
+
+def _compare(have: Manifest, threads: int, ticked: Callable[[int], None]) -> Tuple[Finding, Dict[str, str]]:
+    """What is to be said of it, and what is wrong by file."""
+    folder = manifest.folder_of(have.name)
+    bad: Dict[str, str] = {}
+    seen: Set[str] = set()
+
+    def told(one: Tuple[str, str]) -> None:
+        seen.add(one[0])
+        if one[1]:
+            bad.setdefault(one[0][len(folder) + 1:], one[1])
+
+    hashed = [f for f in have.files if f.sha256 or f.chunks or not f.size]
+    work = [("%s/%s" % (folder, f.path), f.size, f.sha256, f.chunks, have.chunk) for f in hashed]
+    try:
+        copy.compare(work, threads, told, ticked)
+    except OSError as e:
+        words = "%s could not be read: %s: %s" % (have.name, e.filename or folder, errname(e))
+        return finding("HT502", ERROR, have.name, words), {}
+    if bad:
+        lines = ["%s: %s" % (manifest.shown(path), why) for path, why in sorted(bad.items())]
+        count = "%d of %d files" % (len(bad), len(have.files))
+        hint = Hint("hosttune stage verify --repair %s" % have.name, "host", "copies the damaged chunks again", "apply")
+        return finding("HT502", FAIL, have.name, "%s is damaged in memory: %s" % (have.name, count), have=lines[0],
+                       hint=hint, evidence=tuple(lines[:3])), bad
+    if len(hashed) < len(have.files):
+        return finding("HT502", ERROR, have.name, "%d files have no digest" % (len(have.files) - len(hashed))), {}
+    size = space.size_text(have.size)
+    return finding("HT502", OK, have.name, "all %s of %d files are what was copied" % (size, len(have.files))), {}
+
+
+def _repair(host: Host, have: Manifest, bad: Dict[str, str], threads: int) -> Tuple[Finding, Action]:
+    """Copy the damaged chunks of these files again, and compare once more. A source that cannot mend them is a finding."""
+    mended = 0
+    argv = ("hosttune", "stage", "verify", "--repair", have.name)
+    action = Action("repair", have.name, argv, "%d files are damaged" % len(bad))
+    try:
+        for file in (f for f in have.files if f.path in bad):
+            mended += _mend(host, have, file, threads)
+    except (OSError, Refused) as e:
+        what = e.what if isinstance(e, Refused) else "%s: %s" % (e.filename, e.strerror)
+        again = "hosttune stage drop %s && %s" % (manifest.model_of(have.name), findings.add_command(have))
+        return finding("HT502", FAIL, have.name, "%s is damaged in memory and was not mended: %s" % (have.name, what),
+                       have=next(iter(bad.values())), hint=Hint(again, "host", "copies all of it again", "apply"),
+                       evidence=(e.where,) if isinstance(e, Refused) and e.where else ()), action  # fmt: skip
+    host.effects.append({"effect": "repair", "target": manifest.folder_of(have.name), "bytes": mended})
+    one, still = _compare(have, threads or copy.threads_here(), lambda done: None)
+    if still:
+        return one, action
+    words = "%s is whole again: %s in %d files copied anew" % (have.name, space.size_text(mended), len(bad))
+    return finding("HT502", OK, have.name, words), action
+
+
+def _mend(host: Host, have: Manifest, file: Staged, threads: int) -> int:
+    """Bytes that were copied again into one file."""
+    if sources.ssh_of(have.source) and not have.folder.startswith(manifest.MOUNT):
+        raise Refused("its source is on another machine, which is asked for whole files only", have.source)
+    source = sources.real_path(host, "%s/%s" % (have.folder, file.path))
+    target = "%s/%s" % (manifest.folder_of(have.name), file.path)
+    theirs = copy.chunk_digests(source, have.chunk, threads)
+    if file.chunks and tuple(theirs) != file.chunks:
+        raise Refused("its source is no longer what was copied", source, "stage it from another source")
+    if file.sha256:
+        wrong: List[str] = []
+        copy.compare([(source, file.size, file.sha256, (), have.chunk)], 1, lambda one: wrong.append(one[1]), lambda done: None)
+        if any(wrong):
+            raise Refused("its source is damaged too", source, "download that file again")
+    ours = copy.chunk_digests(target, have.chunk, threads)
+    if len(ours) != len(theirs):
+        raise Refused("its source has another length now", source, "hosttune stage add %s" % manifest.model_of(have.name))
+    numbers = [n for n, (a, b) in enumerate(zip(ours, theirs)) if a != b]
+    copy.copy_chunks(source, target, numbers, have.chunk, threads=threads)
+    return sum(min((n + 1) * have.chunk, file.size) - n * have.chunk for n in numbers)
