@@ -21,7 +21,7 @@ all:
       ansible_python_interpreter: /usr/bin/python3
       ansible_ssh_common_args: "-F {ssh_config}"
       ansible_control_path: {folder}/ansible # by itself Ansible would share one connection among all hosts called lab
-      hosttune_poll: 5 # a look costs an emulated machine seconds
+      hosttune_async: 0 # nothing here takes long, and each look at a detached task costs an emulated machine seconds
       hosttune:
         mode: {mode}
         knobs: {{profile: pcie-inference}}

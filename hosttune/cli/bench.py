@@ -56,6 +56,7 @@ def command() -> None:
 )
 @click.option("--retry", is_flag=True, help="Measure invalid configurations again; what was there is kept beside.")
 @click.option("--dry-run", is_flag=True, help="Show what would be measured; ask nothing of the engine.")
+@click.option("--preflight", is_flag=True, help="Look first, as `hosttune preflight` does; a no-go measures nothing.")
 @profile_option
 @reporting
 def run_(
@@ -68,6 +69,7 @@ def run_(
     wait: float,
     retry: bool,
     dry_run: bool,
+    preflight: bool,
     profile_path: str | None,
     output: Output,
 ) -> int:
@@ -87,6 +89,9 @@ def run_(
             _show(plan, rest, folder)
             return 0
         return output.emit(_planned(plan, rest, folder, plan_name), profile)
+    if rest and preflight and (no_go := _no_go(profile)):
+        facts = {"results": str(folder), "plan": plan.name, "verdict": "no-go"}
+        return output.emit(Report("bench run", LiveHost().uname()[0], facts, findings=no_go), profile)
     before = _written(folder)
     if rest:
         _measure(plan, _arms(plan, profile, engines, url, model, _key(api_key_file)), folder, wait, retry)
@@ -96,6 +101,15 @@ def run_(
     effects = tuple({"effect": "measure", "target": path} for path in sorted(new))
     report = replace(_report(plan, existing(folder), folder, plan_name), changed=bool(new), effects=effects)
     return replace(output, verbose=True).emit(report, profile)
+
+
+def _no_go(profile: Profile) -> tuple[Finding, ...]:
+    """What speaks against measuring here now. Nothing is looked at when there is nothing left to measure."""
+    from ..core.task import mark_ignored, trouble
+    from ..preflight import preflight
+
+    host = LiveHost()
+    return tuple(trouble(mark_ignored(preflight(host, profile).findings, profile.ignore, host.clock())))
 
 
 def _requests(plan: Plan, configuration: Configuration) -> int:

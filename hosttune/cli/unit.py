@@ -22,7 +22,9 @@ def command() -> None:
 def _named(profile: Profile, names: tuple[str, ...]) -> tuple[str, ...]:
     chosen = names or tuple(profile.engines)
     if not chosen:
-        raise Refused("no engine is declared", "engines", "name one under engines: in the profile (--profile FILE, or %s)" % PATH)
+        raise Refused(
+            "no engine is declared", "engines", "name one under engines: in the profile (--profile FILE, or %s)" % PATH
+        )
     return chosen
 
 
@@ -80,6 +82,16 @@ def diff(names: tuple[str, ...], profile_path: str | None, output: Output) -> in
     return output.emit(report, profile)
 
 
+def _timeout(function: click.decorators.FC) -> click.decorators.FC:
+    told = "How long to wait. Default: `wait` of the engine, else 1800."
+    return click.option("--timeout", type=click.FloatRange(min=0.1), metavar="SECONDS", help=told)(function)
+
+
+def _answers(report: Report) -> bool:
+    """Whether it was seen to answer already, as an engine that runs was."""
+    return any((f.id, f.status) == ("HT605", "ok") for f in report.findings)
+
+
 def _options(function: click.decorators.FC) -> click.decorators.FC:
     function = click.option("--dry-run", is_flag=True, help="Show what would be done, do nothing.")(function)
     return profile_option(function)  # type: ignore[return-value]
@@ -88,9 +100,12 @@ def _options(function: click.decorators.FC) -> click.decorators.FC:
 @command.command(name="start", short_help="write units that differ, start engines that do not run")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--wait/--no-wait", "waits", default=False, help="Also wait until each answers; without it, not.")
+@_timeout
 @_options
 @reporting
-def start(names: tuple[str, ...], waits: bool, dry_run: bool, profile_path: str | None, output: Output) -> int:
+def start(
+    names: tuple[str, ...], waits: bool, timeout: float | None, dry_run: bool, profile_path: str | None, output: Output
+) -> int:
     """Write the units that differ, and start the engines that do not run. One that runs is never restarted."""
     from ..serve import start as starting
 
@@ -99,8 +114,11 @@ def start(names: tuple[str, ...], waits: bool, dry_run: bool, profile_path: str 
     for name in _named(profile, names):
         report = starting.start(host, profile, name, dry_run)
         reports.append(report)
-        if waits and not dry_run and report.mode == "apply" and not any(f.status == "fail" for f in report.findings):
-            reports.append(_wait(host, profile, name, 0))
+        if waits and not dry_run and report.mode == "apply" and not _answers(report):
+            rest = tuple(f for f in report.findings if f.id != "HT605")  # it runs already, and does not answer yet
+            if not any(f.status == "fail" for f in rest):
+                reports[-1] = replace(report, findings=rest)
+                reports.append(_wait(host, profile, name, timeout or 0))
     return output.emit(_joined("unit start", host, reports, dry_run), profile)
 
 
@@ -138,9 +156,7 @@ def restart(names: tuple[str, ...], waits: bool, dry_run: bool, profile_path: st
 
 @command.command(name="wait", short_help="until they answer; their journal meanwhile")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
-@click.option(
-    "--timeout", type=click.FloatRange(min=0.1), metavar="SECONDS", help="Default: `wait` of the engine, else 1800."
-)
+@_timeout
 @profile_option
 @reporting
 def wait(names: tuple[str, ...], timeout: float | None, profile_path: str | None, output: Output) -> int:

@@ -97,10 +97,12 @@ def apply(host: Host, steps: Sequence[Step], knobs: Mapping[str, Knob]) -> List[
 
 def _apply_locked(host: Host, steps: Sequence[Step], knobs: Mapping[str, Knob]) -> List[Finding]:
     found = recover(host, knobs)
+    number = journal.last(host)  # nobody else writes to it under the lock
     for step in steps:
         try:
             if _now(host, step, knobs) != step.after:  # else another run was faster
-                _do(host, step, knobs)
+                number += 1
+                _do(host, step, knobs, number)
         except _Unclosed as e:
             found.append(_unclosed(step, e))
         except (OSError, Refused) as e:
@@ -154,12 +156,12 @@ def _failed(step: Step, e: Exception, knobs: Mapping[str, Knob]) -> Finding:
     return finding(step.knob, FAIL, step.subject, "%s %s" % (step.target, text), hint=hint, **values)
 
 
-def _do(host: Host, step: Step, knobs: Mapping[str, Knob], reverts: int = 0) -> None:
-    """One step: intent, effect, read back, done. Raises Refused when the value did not stick."""
+def _do(host: Host, step: Step, knobs: Mapping[str, Knob], number: int, reverts: int = 0) -> None:
+    """One step: intent, effect, read back, done. `number`: of its journal entry. Raises Refused when the value did not stick."""
     if step.lock:
         with host.lock(step.lock):
-            return _do(host, replace(step, lock=""), knobs, reverts)
-    number = journal.begin(host, step, reverts)
+            return _do(host, replace(step, lock=""), knobs, number, reverts)
+    journal.begin(host, step, number, reverts)
     try:
         _effect(host, step)
     except (OSError, Refused):
@@ -328,7 +330,7 @@ def revert(
                         continue
                 if back.effect == "run" and not back.argv:
                     raise Refused("what was there before cannot be written again", entry.step.target)
-                _do(host, back, knobs, reverts=entry.number)
+                _do(host, back, knobs, 1 + journal.last(host), reverts=entry.number)
                 steps.append(back)
                 journal.end(host, entry.number, "reverted")
             except _Unclosed as e:

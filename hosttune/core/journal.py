@@ -107,9 +107,13 @@ def refuse_foreign(host: Host) -> None:
             raise Refused(wrong + ": it cannot be trusted, and nothing was changed", path, way_out)
 
 
-def begin(host: Host, step: Step, reverts: int = 0) -> int:
-    """Write the intent (and the backup of a file) and return the entry's number. Raises OSError when the disk is full."""
-    number = 1 + max((e.number for e in entries(host)), default=0)
+def last(host: Host) -> int:
+    """The number of the newest entry, 0 when there is none."""
+    return max((e.number for e in entries(host)), default=0)
+
+
+def begin(host: Host, step: Step, number: int, reverts: int = 0) -> None:
+    """Write the intent of entry `number`, one more than the last, and the backup of a file. OSError when the disk is full."""
     row: Dict[str, Any] = {"event": "intent", "entry": number, "at": host.clock(), "step": asdict(step)}
     if reverts:
         row["reverts"] = reverts
@@ -120,7 +124,6 @@ def begin(host: Host, step: Step, reverts: int = 0) -> int:
         expect = None if held is None else digest(held.encode("utf-8", "surrogateescape"))
         host.replace(row["backup"], data, expect, mode=0o600)
     _write(host, row)
-    return number
 
 
 def end(host: Host, number: int, event: str) -> None:

@@ -139,7 +139,9 @@ def launchable(seen: Seen) -> list[Finding]:
     for name, want in e.packages.items():
         have = told["packages"].get(name, "")
         if have != want:
-            fix = Hint("%s/bin/pip install %s==%s" % (e.venv, name, want), e.place, "changes that environment", "reconfigure")
+            fix = Hint(
+                "%s/bin/pip install %s==%s" % (e.venv, name, want), e.place, "changes that environment", "reconfigure"
+            )
             summary = "%s is %s, want %s" % (name, have or "not installed", want)
             found.append(_found(seen, "HT602", FAIL, summary, have=have, want=want, hint=fix))
     if not seen.runs:
@@ -216,16 +218,11 @@ def lint(seen: Seen) -> list[Finding]:
     return found or [_found(seen, "HT604", OK, "every NCCL variable is one that NCCL reads")]
 
 
-def verified(seen: Seen) -> list[Finding]:
-    """HT603: systemd-analyze has nothing to say, and what systemd has read is what was meant."""
-    told = seen.place.ask("verify", unit=seen.engine.unit, text=seen.rendered.text)
-    program = command.program(seen.engine)
-    absent = bool(program) and seen.told["paths"].get(program) != "file"  # told by HT602
-    said = [line for line in told["said"] if not (absent and "is not executable" in line)]
-    if said or (told["rc"] and not absent):
-        summary = "systemd-analyze does not take the unit"
-        hint = Hint("hosttune unit render %s" % seen.engine.name, "host", "", "reconfigure")
-        return [_found(seen, "HT603", FAIL, summary, evidence=tuple(said[:3]), hint=hint)]
+def verified(seen: Seen, analyzed: bool = False) -> list[Finding]:
+    """HT603: systemd-analyze has nothing to say, and what systemd has read is what was meant. analyzed: it was asked of this
+    text just now."""
+    if not analyzed and (objection := _objection(seen)):
+        return [objection]
     if not seen.same_files:
         return [_found(seen, "HT603", OK, "systemd-analyze has nothing to say of it")]
     have = quote.read_back(seen.told["show"].get("Environment", ""))
@@ -252,6 +249,18 @@ def verified(seen: Seen) -> list[Finding]:
             seen, "HT603", OK, "systemd has read all %d variables as they were meant" % len(seen.rendered.environment)
         )
     ]
+
+
+def _objection(seen: Seen) -> Finding | None:
+    told = seen.place.ask("verify", unit=seen.engine.unit, text=seen.rendered.text)
+    program = command.program(seen.engine)
+    absent = bool(program) and seen.told["paths"].get(program) != "file"  # told by HT602
+    said = [line for line in told["said"] if not (absent and "is not executable" in line)]
+    if not said and (absent or not told["rc"]):
+        return None
+    summary = "systemd-analyze does not take the unit"
+    hint = Hint("hosttune unit render %s" % seen.engine.name, "host", "", "reconfigure")
+    return _found(seen, "HT603", FAIL, summary, evidence=tuple(said[:3]), hint=hint)
 
 
 def _same(have: str | None, want: str) -> bool:

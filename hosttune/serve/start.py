@@ -38,7 +38,8 @@ def start(host: Host, profile: Profile, name: str, dry_run: bool = False) -> Rep
     after = see(host, profile, name)
     if failed:
         return _report("unit start", host, [look.died(after.engine, after.told)], planned, [])
-    return _report("unit start", host, [look.files(after), *look.verified(after), *look.pending(after)], planned, done)
+    verified = look.verified(after, analyzed=bool(planned))
+    return _report("unit start", host, [look.files(after), *verified, *look.pending(after)], planned, done)
 
 
 def stop(host: Host, profile: Profile, name: str, dry_run: bool = False) -> Report:

@@ -330,7 +330,7 @@ def test_an_arm_is_started_for_a_benchmark_and_what_ran_before_comes_back(ct: Co
 def test_a_run_that_was_killed_between_intent_and_done_is_settled_by_the_next(ct: Container) -> None:
     host, p = Reaching(), profile(ct)
     first = see.steps(see.see(host, p, "tiny"))[0]
-    journal.begin(host, first)  # and then it was killed
+    journal.begin(host, first, 1 + journal.last(host))  # and then it was killed
     assert [e.state for e in journal.entries(host)] == ["intent"]
     ct.stop()
     assert changes.recover(Reaching(), {}) == [] and journal.entries(host)[0].state == "intent", "nobody can look there now"

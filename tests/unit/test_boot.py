@@ -140,7 +140,7 @@ def test_the_units_are_planned_with_profile_and_code() -> None:
         *boot_units.ENABLED,
     }
     assert targets[PATH].mode == 0o600 and json.loads(targets[PATH].after or "") == APPLY
-    assert targets[boot_units.KNOBS_UNIT].argv == ("systemctl", "enable", boot_units.KNOBS_UNIT)
+    assert targets[boot_units.KNOBS_UNIT].argv == ("systemctl", "enable", "--no-reload", boot_units.KNOBS_UNIT)
     watch = targets[boot_units.WATCH_UNIT]
     assert watch.argv == ("systemctl", "enable", "--now", boot_units.WATCH_UNIT), "nobody waits for a boot to be watched over"
     assert watch.undo == ("systemctl", "disable", "--now", boot_units.WATCH_UNIT), "and revert ends what it started"

@@ -39,6 +39,12 @@ options:
       - Measure again what is invalid. Without it an invalid result stands, and fails the task, until somebody has looked.
     type: bool
     default: false
+  preflight:
+    description:
+      - Look first whether this machine is fit to be measured, as M(hosttune.hosttune.preflight) does. A no-go measures
+        nothing, and its reasons stand in RV(findings). Where nothing is left to measure nothing is looked at.
+    type: bool
+    default: false
   mode:
     description:
       - V(plan) measures nothing and says what would be. Without it the mode is that of O(profile).
@@ -122,6 +128,7 @@ SPEC = {
     "plan": {"type": "str"},
     "engine": {"type": "str"},
     "retry": {"type": "bool", "default": False},
+    "preflight": {"type": "bool", "default": False},
     "mode": {"type": "str", "choices": ["plan", "apply"]},
     "timeout": {"type": "int", "default": 7200},
     "command": {"type": "path", "default": "/usr/local/bin/hosttune"},
@@ -146,6 +153,8 @@ def bench(door: host.Host, params: Dict[str, Any], check_mode: bool) -> Dict[str
     dry = check_mode or wanted.mode == "plan"
     if dry:
         words.append("--dry-run")
+    elif params["preflight"]:
+        words.append("--preflight")
     report = installed.run(door, params["command"], words, params["profile"], params["timeout"])
     findings = task.mark_ignored(report.findings, wanted.ignore, door.clock())
     told = task.result(door, findings, (), report.actions, mode=wanted.mode, check_mode=check_mode)

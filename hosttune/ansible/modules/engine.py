@@ -38,15 +38,21 @@ options:
     default: []
   state:
     description:
-      - V(started) writes the units that differ and starts what does not run.
+      - V(started) writes the units that differ and starts what does not run. With O(wait), it also does what V(healthy) does.
       - V(healthy) waits until each answers, at most O(timeout) seconds, and says why when one dies.
       - V(stopped) and V(restarted) end the engines of O(only), which must then be named; RV(actions) says what that ends.
     type: str
     choices: [started, healthy, stopped, restarted]
     default: started
+  wait:
+    description:
+      - With V(started), give each engine O(timeout) seconds to answer. One that then runs without an answer is a failed
+        C(HT605) in RV(findings).
+    type: bool
+    default: false
   timeout:
     description:
-      - Seconds to wait, for V(healthy).
+      - Seconds to wait, for V(healthy) and O(wait).
     type: int
     default: 60
   command:
@@ -150,6 +156,7 @@ SPEC = {
     "engines": {"type": "dict"},
     "only": {"type": "list", "elements": "str", "default": []},
     "state": {"type": "str", "choices": ["started", "healthy", "stopped", "restarted"], "default": "started"},
+    "wait": {"type": "bool", "default": False},
     "timeout": {"type": "int", "default": 60},
     "command": {"type": "path", "default": "/usr/local/bin/hosttune"},
     "mode": {"type": "str", "choices": ["plan", "apply"]},
@@ -176,16 +183,17 @@ def engine(door: host.Host, params: Dict[str, Any], check_mode: bool) -> Dict[st
     dry = check_mode or wanted.mode == "plan"
     if not wanted.engines:
         return task.result(door, [], mode=wanted.mode, check_mode=check_mode)
-    report = installed.run(door, params["command"], words(state, names, dry, params["timeout"]), data, 600 + params["timeout"])
+    report = installed.run(door, params["command"], words(state, names, dry, params), data, 600 + params["timeout"])
     findings = task.mark_ignored(report.findings, wanted.ignore, door.clock())
     door.effects.extend(dict(effect) for effect in report.effects)
     return task.result(door, findings, report.steps, report.actions, mode=wanted.mode, check_mode=check_mode)
 
 
-def words(state: str, names: List[str], dry: bool, timeout: int) -> List[str]:
+def words(state: str, names: List[str], dry: bool, params: Dict[str, Any]) -> List[str]:
     """The command's arguments. Waiting changes nothing, so it has no dry run."""
-    how = ["--timeout", str(timeout)] if state == "healthy" else ["--dry-run"] if dry else []
-    return ["unit", VERBS[state], *how, *names]
+    limit = ["--timeout", str(params["timeout"])]
+    begin = ["--dry-run"] if dry else ["--wait", *limit] if params["wait"] and state == "started" else []
+    return ["unit", VERBS[state], *(limit if state == "healthy" else begin), *names]
 
 
 if __name__ == "__main__":

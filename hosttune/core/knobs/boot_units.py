@@ -150,12 +150,15 @@ def bound(profile: str, sha: str) -> Knob:
     texts = {PATH: profile, **{"%s/%s" % (UNITS, name): unit(name, code) for name in NAMES}}
 
     def read(host: Host) -> Dict[str, Reading]:
-        found = {"code": Reading("on" if _sha(host, code) == sha else "absent")}
-        for path, text in texts.items():
-            now = read_or_none(host, path)
-            found[path] = Reading("absent" if now is None else "on" if now == text else "another text")
-        found.update(_enabled(host))
-        return found
+        return {subject: read_one(host, subject) for subject in ("code", *texts, *ENABLED)}
+
+    def read_one(host: Host, subject: str) -> Reading:
+        if subject == "code":
+            return Reading("on" if _sha(host, code) == sha else "absent")
+        if subject not in texts:
+            return _enabled(host, subject)
+        now = read_or_none(host, subject)
+        return Reading("absent" if now is None else "on" if now == texts[subject] else "another text")
 
     def step(host: Host, subject: str, have: str, want: str) -> Step:
         if want == "off":
@@ -174,7 +177,7 @@ def bound(profile: str, sha: str) -> Knob:
             )
         return _enable(subject, have, "on")
 
-    return _knob(read, step)
+    return replace(_knob(read, step), read_one=read_one)
 
 
 def _off(subject: str, have: str) -> Step:
@@ -188,9 +191,9 @@ def _sha(host: Host, path: str) -> str:
     return "" if data is None else "sha256:" + digest(data)
 
 
-def _enabled(host: Host) -> Dict[str, Reading]:
-    """By the links that `systemctl enable` makes: no process is started for a look."""
-    return {name: Reading("on" if _linked(host, name, by) else "off") for name, by in ENABLED.items()}
+def _enabled(host: Host, name: str) -> Reading:
+    """By the link that `systemctl enable` makes: no process is started for a look."""
+    return Reading("on" if _linked(host, name, ENABLED[name]) else "off")
 
 
 def _linked(host: Host, name: str, by: str) -> bool:
@@ -203,15 +206,16 @@ def _linked(host: Host, name: str, by: str) -> bool:
 
 
 def _enable(unit: str, have: str, want: str) -> Step:
-    now = ("--now",) if unit in AT_ONCE else ()
-    on, off = ("systemctl", "enable", *now, unit), ("systemctl", "disable", *now, unit)
+    """A unit for the next boot takes no reload, in which systemd reads all its units anew."""
+    how = ("--now",) if unit in AT_ONCE else ("--no-reload",)
+    on, off = ("systemctl", "enable", *how, unit), ("systemctl", "disable", *how, unit)
     argv, undo = (on, off) if want == "on" else (off, on)
     return Step(ID, unit, "run", unit, have, want, argv, undo)
 
 
 def _read_enabled(host: Host) -> Dict[str, Reading]:
     """Without a profile only this can be told: whether the units are in the boot."""
-    return _enabled(host)
+    return {name: _enabled(host, name) for name in ENABLED}
 
 
 def _step_enabled(host: Host, subject: str, have: str, want: str) -> Step:

@@ -220,7 +220,7 @@ def _unit(host: Host, place: Place, options_: str) -> List[Finding]:
         if failed:
             return failed
         _run(host, ("systemctl", "daemon-reload"))
-    _run(host, ("systemctl", "enable", unit_name(MOUNT)))
+    _run(host, ("systemctl", "enable", "--no-reload", unit_name(MOUNT)))  # it has been told, and that takes its time
     return []
 
 
