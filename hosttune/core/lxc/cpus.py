@@ -22,6 +22,7 @@ from .store import Config
 KEY = "lxc.cgroup2.cpuset.cpus"
 ID = "HT435"
 ANY, NUMA = "any", "numa"
+CONTROLLERS = "/sys/fs/cgroup/cgroup.controllers"
 NODES, ONLINE = "/sys/devices/system/node", "/sys/devices/system/cpu/online"
 
 
@@ -80,10 +81,13 @@ def gpu_nodes(host: Host, minors: Optional[Sequence[int]]) -> FrozenSet[int]:
 
 
 def wanted(host: Host, declared: str, minors: Optional[Sequence[int]]) -> str:
-    """A declaration (any, numa, a list) as a list of CPUs, "" for any. Refused where the GPUs' node cannot be told, and for
-    CPUs that the machine does not have."""
+    """A declaration (any, numa, a list) as a list of CPUs, "" for any. Refused where the GPUs' node cannot be told, for CPUs
+    that the machine does not have, and where a container with such a line would not start."""
     if declared == ANY:
         return ""
+    if "cpuset" not in (read_or_none(host, CONTROLLERS) or "").split():
+        raise Refused("cgroup v2 has no cpuset controller here, and LXC starts no container that is to be pinned by it",
+                      CONTROLLERS, "leave its CPUs to Proxmox VE (cpus: any)")
     if declared != NUMA:
         absent = parse_list(declared) - parse_list(read_or_none(host, ONLINE) or declared)
         if absent:
