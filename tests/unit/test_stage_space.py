@@ -51,3 +51,16 @@ def test_what_zfs_gives_back_counts_and_what_engines_need_does_not_and_the_sum_s
     assert "12.9 GB are wanted and 10.7 GB fit" in refused and "2.1 GB too much" in refused
     for part in ("12.9 GB available", "3.2 GB in ZFS's cache", "a reserve of 1.1 GB", "4.3 GB for engines"):
         assert part in refused
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"), [("2GB/s", 2e9), ("500 MB/s", 5e8), ("1.5G", 1.5e9), ("800k", 8e5), ("7", 7), ("1TB/s", 1e12)]
+)
+def test_rate_is_read_as_a_person_writes_it(text: str, rate: float) -> None:
+    assert space.rate_of(text) == rate
+
+
+@pytest.mark.parametrize("text", ["", "fast", "0", "0GB/s", "-1G", "2GiB/s", "2 G B", "2Gb/s", "1e9", "G"])
+def test_what_is_no_rate_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(ValueError, match="is no rate such as 2GB/s"):
+        space.rate_of(text)

@@ -25,8 +25,8 @@ from typing import Any, Callable, Dict, Optional, Sequence, Tuple
 from ..model import Refused
 from .chunks import chunk_digests, compare, copy_chunks, write
 from .folders import keep_only, make_folders, move, remove
-from .pace import FREE, Pace
 from .nodes import bind
+from .pace import FREE, Pace
 from .reading import CHUNK, PIECE, Job, Source
 from .schedule import Part
 from .together import Run, each, share_out, threads_here
@@ -45,16 +45,19 @@ class Copied:
 
 
 def copy(jobs: Sequence[Job], threads: int, whole: Callable[[Copied], None], tick: Callable[[int], None],
-         hashed: bool = True, pace: Pace = FREE, forget: bool = False) -> None:
+         hashed: bool = True, pace: Pace = FREE, forget: Optional[bool] = None) -> None:
     """Copy all jobs into files that do not exist yet (one that does is unlinked: somebody may have it mapped).
 
     whole(copied) for each file that is whole, tick(bytes so far) some times a second, both in the calling thread.
-    pace: for a host that is serving. forget: the sources' page cache is dropped behind the copy (space.short_of_cache tells).
+    pace: for a host that is serving. forget: the sources' page cache is dropped behind the copy; None: if memory would not
+    hold a second copy of all that is copied.
     Raises OSError (ENOSPC: nothing was copied yet) and Refused for a source that vanishes, shrinks or changes.
     """
     run = Run(pace)
     with ThreadPoolExecutor(threads) as pool, run.stopped_by_failure():
         each([pool.submit(reserve, job) for job in jobs], lambda _: None, lambda: tick(0))
+    if forget is None:
+        forget = _available() < sum(job.size for job in jobs)
     files = [_File(job, hashed, forget) for job in jobs]
     try:
         share_out(files, threads, run, whole, tick, hashed)
@@ -81,6 +84,12 @@ def reserve(job: Job) -> None:
         raise OSError(e.errno, os.strerror(e.errno or 0), job.target) from None
     finally:
         os.close(fd)
+
+
+def _available() -> int:
+    """MemAvailable, bytes."""
+    with open("/proc/meminfo", encoding="ascii") as f:
+        return next(int(line.split()[1]) << 10 for line in f if line.startswith("MemAvailable:"))
 
 
 class _File:
@@ -122,7 +131,8 @@ class _File:
         source = self.open(part.mapped)
         start, end = part.number * CHUNK, min((part.number + 1) * CHUNK, self.job.size)
         digest = self.total or hashlib.sha256()
-        direct = part.copy and start < end and source.cold(start) and source.go_direct()
+        # In the middle: who looked at a file's head made that warm, and the kernel reads ahead beyond a chunk's end.
+        direct = part.copy and start < end and source.cold((start + end) // 2) and source.go_direct()
         with memoryview(self.mapping if part.mapped and self.mapping is not None else memory) as room:
             for at in range(start, end, PIECE):
                 count = min(PIECE, end - at)

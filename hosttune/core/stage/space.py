@@ -8,6 +8,7 @@ of MemAvailable any more.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Dict, Optional
 
@@ -94,6 +95,15 @@ def bytes_of(text: str) -> int:
     """Bytes of a number with K, M, G or T after it (powers of 1024), as systemd reads them. ValueError for anything else."""
     unit = "KMGT".find(text[-1:]) + 1 if text[-1:] else 0
     return int(text[:-1] if unit else text) << 10 * unit
+
+
+def rate_of(text: str) -> float:
+    """Bytes a second of "2GB/s", "500 MB/s", "1.5G", in the decimal units that `size_text` writes. ValueError for anything
+    else, and for a rate of nothing."""
+    found = re.match(r"(\d+(?:\.\d+)?) ?([kMGT]?)B?(?:/s)?\Z", text)
+    if not found or not float(found.group(1)):
+        raise ValueError("%r is no rate such as 2GB/s" % text)
+    return float(found.group(1)) * 1000.0 ** " kMGT".index(found.group(2) or " ")
 
 
 def size_text(count: float) -> str:
