@@ -68,6 +68,10 @@ class Output:
 
             width = shutil.get_terminal_size((100, 24)).columns
             return check_table.render(report, settings, width, colours, ascii_only, self.verbose)
+        if report.command == "status":
+            from ..render import status_text
+
+            return status_text.render(report, colours, ascii_only, self.verbose)
         from ..render import text
 
         return text.render(report, colours, ascii_only, self.verbose)

@@ -14,7 +14,8 @@ hosttune-recheck  by a timer: is all still as declared? Writes nothing; what is 
                   `systemctl --failed`
 
 Those of the boot are bounded in time and nothing requires them: a guest's start is ordered after the first two and never
-fails with them. The kernel parameter hosttune=off, or a file /etc/hosttune/off, stops them. They do what the profile's `mode` lets them.
+fails with them. The kernel parameter hosttune=off, or a file /etc/hosttune/off, stops them. They do what the profile's `mode`
+lets them.
 """
 
 from __future__ import annotations
@@ -157,8 +158,14 @@ def _settings(host: Host, profile: Profile, say: Say) -> List[Report]:
     return knobs(host, profile, which=lambda knob: not knob.after_driver)
 
 
+def askable(host: Host) -> Callable[[Knob], bool]:
+    """Which knobs may be asked now: those that ask the driver only where it is loaded, since to ask it would load it."""
+    loaded = read_or_none(host, "/proc/driver/nvidia/version") is not None
+    return lambda knob: loaded or not (knob.after_driver or knob.starts)
+
+
 def _recheck(host: Host, profile: Profile, say: Say) -> List[Report]:
-    return [*knobs(host, profile, dry=True), *containers(host, profile, say, dry=True)]
+    return [*knobs(host, profile, dry=True, which=askable(host)), *containers(host, profile, say, dry=True)]
 
 
 WATCH, RECHECK = "watch", "recheck"

@@ -72,7 +72,7 @@ def keep(host: Host, say: boot.Say, why: str, events: List[Event]) -> bool:
         profile = boot.declared(host, told.append)
         if profile is None:
             return True
-        reports = boot.knobs(host, profile)
+        reports = boot.knobs(host, profile, which=boot.askable(host))
         if any(event.get("DEVPATH") == "/module/nvidia_uvm" for event in events):
             reports += boot.containers(
                 host, profile, told.append

@@ -53,10 +53,10 @@ def to_ascii(text: str) -> str:
 
 def _lines(report: Report, style: Style, marks: dict[str, str], verbose: bool) -> Iterator[str]:
     cause = first_cause(report.findings)
-    groups = _fold(report.findings)
+    groups = fold(report.findings)
     cause_group = next((g for g in groups if cause in g), None)
     if cause_group:
-        yield from _finding(cause_group, style, marks)
+        yield from told(cause_group, style, marks)
     for group in sorted((g for g in groups if g is not cause_group), key=lambda g: ORDER[g[0].status]):
         f = group[0]
         if f.ignored:
@@ -65,14 +65,12 @@ def _lines(report: Report, style: Style, marks: dict[str, str], verbose: bool) -
                     "%s %s  %s: ignored: %s" % (marks[SKIP], f.id, _subjects(group), f.ignored), fg="bright_black"
                 )
         elif f.status in (FAIL, ERROR, WARN) or verbose:
-            yield from _finding(group, style, marks)
-    yield from _steps(report, style)
-    for action in report.actions:
-        yield from _action(action, style)
+            yield from told(group, style, marks)
+    yield from render_changes(report, style)
     yield last_line(report, cause, style)
 
 
-def _fold(findings: Sequence[Finding]) -> list[list[Finding]]:
+def fold(findings: Sequence[Finding]) -> list[list[Finding]]:
     """Findings that differ in their subject alone, told once: eight GPUs with one fault are one line."""
     groups: dict[Finding, list[Finding]] = {}
     for f in findings:
@@ -86,14 +84,15 @@ def _subjects(group: list[Finding]) -> str:
     return named if f.machine in ("", "host") or f.subject.startswith(f.machine) else "%s %s" % (f.machine, named)
 
 
-def _finding(group: list[Finding], style: Style, marks: dict[str, str]) -> Iterator[str]:
+def told(group: list[Finding], style: Style, marks: dict[str, str]) -> Iterator[str]:
+    """One finding, or several that differ in their subject alone, with proof, fix and cost."""
     f = group[0]
     word = style("%s %s" % (marks[f.status], f.id), fg=COLOURS[f.status], bold=f.status == FAIL)
     because = " (because of %s)" % ", ".join(f.because) if f.because else ""
-    told = "%s: %s" % (_subjects(group), f.summary)
+    said = "%s: %s" % (_subjects(group), f.summary)
     if f.summary.startswith(f.subject + " "):
-        told = _subjects(group) + f.summary[len(f.subject) :]
-    yield "%s  %s%s" % (word, told, because)
+        said = _subjects(group) + f.summary[len(f.subject) :]
+    yield "%s  %s%s" % (word, said, because)
     for n, line in enumerate(f.evidence):
         yield "     %s %s" % ("%-7s" % (f.proof + ":") if n == 0 and f.proof else " " * 7, line)
     if f.hint.command:
@@ -106,6 +105,13 @@ def _finding(group: list[Finding], style: Style, marks: dict[str, str]) -> Itera
         yield "     costs:  %s" % f.hint.costs
     if f.decide:
         yield "     to be sure:  %s" % f.decide
+
+
+def render_changes(report: Report, style: Style) -> Iterator[str]:
+    """Every step as a diff, and every action with what it destroys."""
+    yield from _steps(report, style)
+    for action in report.actions:
+        yield from _action(action, style)
 
 
 def _steps(report: Report, style: Style) -> Iterator[str]:

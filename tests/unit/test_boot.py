@@ -212,7 +212,7 @@ def test_every_unit_is_stopped_by_the_same_words() -> None:
 
 
 def test_a_recheck_writes_nothing_whatever_the_profile_lets_it() -> None:
-    machine = host(dict(APPLY, mode="apply"))
+    machine = host(dict(APPLY, mode="apply"), files={"/proc/driver/nvidia/version": {"errno": "ENOENT"}})
     code, said = run(machine, boot.RECHECK)
     assert (code, machine.effects) == (1, [])
     assert "would change 0000:11:00.0 MaxReadReq" in said and said[-1] == "recheck: 1 not as wanted"

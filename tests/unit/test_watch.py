@@ -32,7 +32,7 @@ def config(control: int) -> dict[str, str]:
 def host(control: int = 0x593F, profile: Any = PROFILE, **more: Any) -> ReplayHost:
     done = {SETPCI: {"rc": 0, "then": {"files": {CONFIG: config(0x593F)}}}}
     files = {PATH: profile if isinstance(profile, str) else json.dumps(profile), boot.OFF: {"errno": "ENOENT"},
-             CONFIG: config(control)}  # fmt: skip
+             "/proc/driver/nvidia/version": "NVRM version: 595.71.05\n", CONFIG: config(control)}  # fmt: skip
     return ReplayHost(merge(merge(MACHINE, {"files": files, "commands": done}), more))
 
 
