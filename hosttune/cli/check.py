@@ -6,6 +6,7 @@ from __future__ import annotations
 import click
 
 from ..core import boot, engine
+from ..core.glance import Glance
 from ..core.model import Report
 from ..core.settings import settings, unasked, wants
 from .output import Output, reporting
@@ -28,7 +29,8 @@ def command(knobs: tuple[str, ...], profile_path: str | None, replay: str | None
     profile, host = load(profile_path), host_of(replay)
     by_name, _ = boot.with_profile(profile)
     wanted = wants(profile, by_name, knobs, nvml)
-    findings = [f for name, want in wanted.items() for f in engine.check(by_name[name], host, want)]
+    look = Glance(host)
+    findings = [f for name, want in wanted.items() for f in engine.check(by_name[name], look, want)]
     findings += [] if knobs else unasked(by_name, wanted)
     report = Report("check", host.uname()[0], findings=tuple(findings), effects=tuple(host.effects))
     return output.emit(report, profile, settings=settings(profile, by_name, wanted))

@@ -15,6 +15,7 @@ from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from . import journal, sysfs
 from .catalogue import finding
+from .glance import Glance
 from .host import TEMP, Host, bytes_or_none, digest, errname, read_or_none
 from .journal import Entry
 from .model import ERROR, FAIL, OK, ON, OPT_IN, SKIP, WARN, Finding, Hint, Knob, Reading, Refused, Step
@@ -150,7 +151,7 @@ def _failed(step: Step, e: Exception, knobs: Mapping[str, Knob]) -> Finding:
         hint = Hint(_way_out(e) or _why_ignored(step, knobs), "host")
         text = "was not written: %s%s" % (what, " (%s)" % e.filename if e.filename else "")
     else:
-        hint = Hint(getattr(e, "way_out", ""), "host")
+        hint = Hint(getattr(e, "way_out", "") or _why_ignored(step, knobs), "host")
         text = "was not written: %s" % getattr(e, "what", e)
     values = {} if step.effect == "replace" else {"have": step.before or "", "want": step.after or ""}
     return finding(step.knob, FAIL, step.subject, "%s %s" % (step.target, text), hint=hint, **values)
@@ -202,8 +203,10 @@ def _short(value: Optional[str]) -> str:
 
 def _effect(host: Host, step: Step) -> None:
     if step.effect == "poke":
-        for path in sysfs.values(host, step.target) if "*" in step.target else (step.target,):
-            host.poke(path, step.after or "")
+        if "*" in step.target:
+            sysfs.write_all(host, step.target, step.before or "", step.after or "")
+        else:
+            host.poke(step.target, step.after or "")
     elif step.effect == "run":
         ran = host.execute(step.argv)
         if ran.rc:
@@ -390,14 +393,16 @@ def tune(
     host: Host, wants: Mapping[str, str], knobs: Mapping[str, Knob], by_id: Mapping[str, Knob], dry_run: bool
 ) -> Tuned:
     """Check, plan and (unless dry_run) apply the wanted knobs: what `hosttune apply` and the Ansible module both do."""
-    planned = [plan(knobs[name], host, want) for name, want in wants.items()]
+    look = Glance(host)
+    planned = [plan(knobs[name], look, want) for name, want in wants.items()]
     steps = [step for _, more in planned for step in more]
     if dry_run or not steps:
         return Tuned([f for found, _ in planned for f in found], steps, bool(steps))
     failed = apply(host, steps, by_id)
     undone = {(f.id, f.subject) for f in failed}
+    look = Glance(host)
     after = [
-        f for name, want in wants.items() for f in check(knobs[name], host, want) if (f.id, f.subject) not in undone
+        f for name, want in wants.items() for f in check(knobs[name], look, want) if (f.id, f.subject) not in undone
     ]
     done = [s for s in steps if (s.knob, s.subject) not in undone]
     return Tuned(failed + after, done, bool(done))

@@ -38,6 +38,7 @@ HOST: dict[str, Any] = {
         "/sys/kernel/security/lockdown": "[none] integrity confidentiality\n",
         "/sys/firmware/efi/efivars/LoaderInfo-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f": ABSENT,
         "/etc/pve/mapping/pci.cfg": ABSENT,
+        "/sys/module/pcie_aspm/parameters/policy": "default [performance] powersave powersupersave\n",
         "/proc/driver/nvidia/params": PARAMS,
         "/sys/module/nvidia_uvm/parameters/uvm_disable_hmm": "N\n",
         "/run/nvidia-persistenced/nvidia-persistenced.pid": "812\n",
@@ -59,7 +60,8 @@ HOST: dict[str, Any] = {
 def machine(pci: Sequence[Mapping[str, Any]], over: Mapping[str, Any]) -> dict[str, Any]:
     """The host with these PCI functions (rows of PciFunction's own words; "port": true for a port) and `over` on top."""
     functions = [_function(dict(row)) for row in pci]
-    return merge(merge(HOST, recorded(functions)), over)
+    untold = {f"/proc/driver/nvidia/gpus/{function.bdf}/power": ABSENT for function in functions}
+    return merge(merge(merge(HOST, {"files": untold}), recorded(functions)), over)
 
 
 def _function(row: dict[str, Any]) -> PciFunction:
