@@ -41,7 +41,26 @@ from .profile import load, profile_option
     help="Look inside this container of the host, too. May be repeated.",
 )
 @click.option("--as-user", metavar="NAME|UID", help="Ask as this user: root passes file modes that a service does not.")
-@click.option("--deep", is_flag=True, help="Make a context on a GPU, too.")
+@click.option(
+    "--pid",
+    type=click.IntRange(1),
+    metavar="PID",
+    help="Through the eyes of this process: its user, environment, devices.",
+)
+@click.option(
+    "--service", metavar="UNIT", help="Through the eyes of this systemd unit: its sandbox, user, environment."
+)
+@click.option(
+    "--deep",
+    is_flag=True,
+    help="Contexts, a tiny kernel and memory of each GPU; what fails is traced, if strace is there.",
+)
+@click.option(
+    "--engine-python",
+    metavar="PATH",
+    type=click.Path(exists=True, dir_okay=False),
+    help="Ask this Python, of an engine's environment, what its PyTorch says.",
+)
 @click.option("--gpus", "expected", type=click.IntRange(0, 64), help="How many GPUs CUDA shall count.")
 @click.option("--next-boot", is_flag=True, help="Will this host survive its next reboot? Judges what is on disk now.")
 @click.option(
@@ -60,7 +79,10 @@ def command(
     target: str | None,
     containers: tuple[str, ...],
     as_user: str | None,
+    pid: int | None,
+    service: str | None,
     deep: bool,
+    engine_python: str | None,
     expected: int | None,
     next_boot: bool,
     record: str | None,
@@ -70,18 +92,31 @@ def command(
     output: Output,
 ) -> int:
     """Say why CUDA does not start here: the first cause, its proof, the fix and where to run it. Changes nothing."""
-    if next_boot and (containers or as_user or deep or expected is not None):
-        raise click.UsageError("--next-boot looks at the host and all its containers: none of --ct, --as-user, --deep, --gpus")
-    if replay and (target or containers or record or as_user or deep):
+    if pid and service:
+        raise click.UsageError("--pid and --service are two ways to name one process: give one of them")
+    if (pid or service) and (containers or target):
+        raise click.UsageError("--pid and --service are of this machine: run it there, without --ct and --host")
+    if next_boot and (containers or as_user or deep or pid or service or engine_python or expected is not None):
         raise click.UsageError(
-            "--replay asks no machine: it goes with none of --host, --ct, --record, --as-user, --deep"
+            "--next-boot looks at the host and all its containers: none of --ct, --as-user, --pid, --service, --deep, --gpus"
+        )
+    if replay and (target or containers or record or as_user or deep or pid or service or engine_python):
+        raise click.UsageError(
+            "--replay asks no machine: it goes with none of --host, --ct, --record, --as-user, --pid, --service, --deep"
         )
     if record:
         _writable(record)
     profile = load(profile_path)
     if next_boot:
         return _next_boot(target, profile, record, replay, no_redact, output)
-    recording = _read(replay) if replay else _ask(target, containers, profile, as_user, deep, expected)
+    eyes = {
+        "pid": pid or 0,
+        "service": service or "",
+        "uid": _uid(as_user),
+        "contexts": deep,
+        "engine_python": _trusted(engine_python),
+    }
+    recording = _read(replay) if replay else _ask(target, containers, profile, eyes, expected)
     if record:
         _keep(record, recording, no_redact)
     machines, findings = judge(recording, machine)
@@ -108,7 +143,9 @@ def _next_boot(target: str | None, profile: Profile, record: str | None, replay:
         _keep(record, recording, no_redact)
     machines = recordings(recording, machine)
     if "host" not in machines:
-        raise Refused('the recording has no machine "host"', replay or "", "hosttune doctor --next-boot --record FILE makes one")
+        raise Refused(
+            'the recording has no machine "host"', replay or "", "hosttune doctor --next-boot --record FILE makes one"
+        )
     return replace(output, verbose=True).emit(next_boot(machines["host"], profile), profile)
 
 
@@ -121,11 +158,10 @@ def _ask(
     target: str | None,
     containers: tuple[str, ...],
     profile: Profile,
-    as_user: str | None,
-    deep: bool,
+    eyes: dict[str, Any],
     expected: int | None,
 ) -> dict[str, Any]:
-    declared = {"uid": _uid(as_user), "contexts": deep, "gpus": None if containers else expected}
+    declared = {**eyes, "gpus": None if containers else expected}
     if target:
         from ..remote import ask
 
@@ -133,7 +169,7 @@ def _ask(
         answer: dict[str, Any] = ask(target, {"op": "examine", "containers": wanted, "declared": declared})
         return answer
     host = LiveHost()
-    ids = containers or tuple(profile.containers)
+    ids = containers or (() if eyes["pid"] or eyes["service"] else tuple(profile.containers))
     counted = {
         ct: expected
         if expected is not None
@@ -143,6 +179,19 @@ def _ask(
         for ct in ids
     }
     return examine(host, counted, declared_of(declared))
+
+
+def _trusted(path: str | None) -> str:
+    """An interpreter that this caller may run: root runs none that belongs to somebody else, nor one in his environment."""
+    if path is None:
+        return ""
+    full = os.path.abspath(path)
+    for part in (full, os.path.realpath(full), os.path.dirname(full), os.path.dirname(os.path.dirname(full))):
+        owner = os.lstat(part).st_uid
+        if os.geteuid() == 0 and owner != 0:
+            raise Refused("it belongs to uid %d, and root does not run what another user can change" % owner, part,
+                          "sudo -u '#%d' hosttune doctor --engine-python %s" % (owner, shlex.quote(path)))  # fmt: skip
+    return full
 
 
 def _uid(as_user: str | None) -> int | None:

@@ -216,14 +216,14 @@ def _groups(calls: Sequence[str], env: Mapping[str, str]) -> List[Tuple[List[str
     for name in calls:
         base, _, tag = name.partition("@")
         library = "dlopen" if base.startswith("dlopen:") else "nvml" if base.startswith("nvml") else "cuda"
-        groups.setdefault((library if base != "cuCtxCreate" else base, tag), []).append(name)
+        groups.setdefault((library if base not in ("cuCtxCreate", "cuLaunch") else base, tag), []).append(name)
     return [(names, _environment(library, tag, env)) for (library, tag), names in groups.items()]
 
 
 def _environment(library: str, tag: str, env: Mapping[str, str]) -> Dict[str, str]:
     if tag == "clean-env":
         return {k: v for k, v in env.items() if k not in HIDDEN_BY_CLEAN_ENV}
-    if library != "cuCtxCreate" and tag:
+    if library not in ("cuCtxCreate", "cuLaunch") and tag:
         return dict(env, CUDA_VISIBLE_DEVICES=tag)
     return dict(env)
 

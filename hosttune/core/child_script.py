@@ -294,6 +294,8 @@ def call(name: str) -> Any:
     if base == "nvmlDeviceCount":
         code = load("libnvidia-ml.so.1").nvmlDeviceGetCount_v2(ctypes.byref(number))
         return {"error": "nvmlDeviceGetCount returned %d" % code} if code else number.value
+    if base == "nvmlMemory":
+        return nvml_memory(load("libnvidia-ml.so.1"))
     cuda = load("libcuda.so.1")
     if base == "cuInit":
         return cuda.cuInit(0)
@@ -307,7 +309,63 @@ def call(name: str) -> Any:
         device, context = ctypes.c_int(), ctypes.c_void_p()
         code = cuda.cuDeviceGet(ctypes.byref(device), int(tag))
         return code or cuda.cuCtxCreate_v2(ctypes.byref(context), 0, device)
+    if base == "cuLaunch":
+        return launch(cuda, int(tag))
     raise ValueError("unknown call %s" % name)
+
+
+KERNEL = b""".version 6.0
+.target sm_50
+.address_size 64
+.visible .entry answer(.param .u64 to) {
+.reg .u64 %to;
+.reg .u32 %value;
+ld.param.u64 %to, [to];
+cvta.to.global.u64 %to, %to;
+mov.u32 %value, 42;
+st.global.u32 [%to], %value;
+ret;
+}
+"""
+"""PTX, which every driver compiles for its GPU."""
+
+
+def launch(cuda: Any, device: int) -> Any:
+    """Compile a kernel, run it, read what it wrote: 0, the first code that is not, or what it wrote in place of 42."""
+    import ctypes
+
+    handle, context, module, function = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+    memory, value = ctypes.c_uint64(), ctypes.c_uint32()
+    code = (
+        cuda.cuInit(0)
+        or cuda.cuDeviceGet(ctypes.byref(handle), device)
+        or cuda.cuCtxCreate_v2(ctypes.byref(context), 0, handle)
+        or cuda.cuModuleLoadData(ctypes.byref(module), KERNEL)
+        or cuda.cuModuleGetFunction(ctypes.byref(function), module, b"answer")
+        or cuda.cuMemAlloc_v2(ctypes.byref(memory), 4)
+    )
+    if code:
+        return code
+    arguments = (ctypes.c_void_p * 1)(ctypes.addressof(memory))
+    code = (
+        cuda.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, None, arguments, None)
+        or cuda.cuCtxSynchronize()
+        or cuda.cuMemcpyDtoH_v2(ctypes.byref(value), memory, 4)
+    )
+    return code or (0 if value.value == 42 else {"error": "the kernel wrote %d in place of 42" % value.value})
+
+
+def nvml_memory(nvml: Any) -> int:
+    """The first code that is not 0 when each device's memory is asked for: 4 where MIG's capability nodes are refused."""
+    import ctypes
+
+    count, device, memory = ctypes.c_uint(), ctypes.c_void_p(), (ctypes.c_ulonglong * 3)()
+    code: int = nvml.nvmlInit_v2() or nvml.nvmlDeviceGetCount_v2(ctypes.byref(count))
+    for n in range(0 if code else count.value):
+        code = nvml.nvmlDeviceGetHandleByIndex_v2(n, ctypes.byref(device)) or nvml.nvmlDeviceGetMemoryInfo(device, memory)
+        if code:
+            break
+    return code
 
 
 def answer(op: Dict[str, Any]) -> Any:

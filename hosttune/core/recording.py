@@ -14,8 +14,10 @@ import os
 import shlex
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
+from . import kernel_log
 from .host import ENV_PREFIXES, Host, Inquiry, Ran, Space, Stat, Who, digest, errname, errno_of
 from .model import Refused
+from .process import MAPPED, MAPS
 from .recording_shape import SCHEMA as SCHEMA
 from .recording_shape import refuse_bad
 from .redaction import redact as redact
@@ -260,6 +262,8 @@ class RecordingHost(Host):
             if path.startswith("/proc/") and path.endswith("/environ"):
                 kept = ("container=", *ENV_PREFIXES)
                 data = b"".join(v + b"\0" for v in data.split(b"\0") if v.decode("latin-1").startswith(kept))
+            if MAPS.match(path):
+                data = b"".join(line + b"\n" for line in data.splitlines() if MAPPED.search(line.decode("utf-8", "replace")))
             try:
                 return data.decode("utf-8")
             except UnicodeDecodeError:
@@ -289,6 +293,7 @@ class RecordingHost(Host):
 
     def run(self, argv: Sequence[str], timeout: float = 20, stdin: bytes = b"") -> Ran:
         def plain(ran: Ran) -> Any:
+            ran = kernel_log.kept(ran) if tuple(argv) == kernel_log.COMMAND else ran
             said = {"out": ran.out, "err": ran.err}
             return dict(said, timeout=ran.timeout) if ran.timeout else dict(said, rc=ran.rc)
 
@@ -326,7 +331,7 @@ class RecordingHost(Host):
         into = self.view.setdefault("views", {}).setdefault(name, {}) if name else self.view
         into["nodes"] = merge(into.get("nodes", {}), got.nodes)
         into.setdefault("calls", {}).update(got.calls)
-        into.update(protected=got.protected, stuck=got.stuck)
+        into.update(protected=into.get("protected", True) and got.protected, stuck=into.get("stuck") or got.stuck)
         return got
 
     # ---- effects go to the machine; they are not part of a recording

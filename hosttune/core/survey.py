@@ -13,12 +13,16 @@ from functools import partial
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, TypeVar
 
 from . import gpus as numbers
-from . import pci
+from . import pci, surroundings
 from .container import inside
 from .devices import NVIDIA_STATIC_MAJOR, UVM, device_table
+from .engine_python import Torch
+from .engine_python import look as ask_python
 from .host import ENV_PREFIXES, Host, Inquiry, Who, errname, list_or_empty, read_or_none
 from .lxc.facts import ContainerFacts, container_facts
+from .process import Process, process, unit
 from .recording import Unrecorded
+from .surroundings import Surroundings
 
 CONTROL, UVM_NODE, UVM_TOOLS = "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"
 LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
@@ -44,9 +48,10 @@ T = TypeVar("T")
 class Declared:
     """What the owner says of a machine. gpus: how many CUDA must count, None if nothing is said. uid: ask as this user.
 
-    contexts: make a context on GPU 0 too. container_ids: on a host, the containers to read configs of; outside: those of
-    them whose nodes are looked at from the host, through the container's mounts and device cgroup, because nothing inside
-    can be asked. No library is loaded then.
+    contexts: make a context on each GPU, launch a kernel, ask for memory, trace what fails. pid, service: look through the eyes
+    of this process, or of this unit's. engine_python: an interpreter whose PyTorch is asked.
+    container_ids: on a host, the containers to read configs of; outside: those of them whose nodes are looked at from the
+    host, through the container's mounts and device cgroup, because nothing inside can be asked. No library is loaded then.
     """
 
     gpus: Optional[int] = None
@@ -55,6 +60,9 @@ class Declared:
     container_ids: Tuple[str, ...] = ()
     outside: Tuple[str, ...] = ()
     timeout: float = 30
+    pid: int = 0
+    service: str = ""
+    engine_python: str = ""
 
 
 @dataclass(frozen=True)
@@ -89,12 +97,14 @@ class Machine:
     userns         in a user namespace (an unprivileged container)
     majors         {driver name: character major}; None when /proc/devices could not be read
     owners         {major: driver names}
-    gpus           NVIDIA functions on PCI; None when not known. minors: the GPU numbers the driver gives.
+    gpus           NVIDIA functions on PCI; None when not known. minors: the GPU numbers the driver gives, by_bdf: to whom.
     module         version of the loaded nvidia module, "" when it is not loaded, None when not known
     calls          as Inquiry.calls; empty when no library was to be asked
     unknowns       (question, reason)
     containers     on a host: config facts by container id
     outside        on a host: nodes of containers that were looked at from the host, by container id
+    around         kernel log, limits and services; empty while CUDA starts
+    process        whose eyes were used; None: the doctor's own
     """
 
     key: str
@@ -117,6 +127,10 @@ class Machine:
     unknowns: Tuple[Tuple[str, str], ...] = ()
     containers: Mapping[str, ContainerFacts] = field(default_factory=dict)
     outside: Mapping[str, Mapping[str, Node]] = field(default_factory=dict)
+    by_bdf: Mapping[str, int] = field(default_factory=dict)
+    around: Surroundings = Surroundings()
+    process: Optional[Process] = None
+    torch: Optional[Torch] = None
 
     def unknown(self, question: str) -> str:
         """Why a question has no answer, "" if it has one."""
@@ -168,13 +182,16 @@ def survey(host: Host, declared: Declared = Declared(), key: str = "host") -> Ma
     asking = _Asking()
     ask = asking.ask
     who = ask("who", host.who, Who(0, 0, 0))
+    seen = _process(host, declared)
+    uid = declared.uid if seen is None or not seen.pid or declared.uid is not None else seen.uid
     kind = ask("container", lambda: _kind(host), "unknown")
     devices = ask("character majors", lambda: host.read("/proc/devices"), None)
     table = None if devices is None else device_table(devices)
     gpus = ask("gpus on pci", lambda: tuple(pci.gpus(host)), None)
     module = ask("nvidia module", lambda: _module(host), None)
-    none: Tuple[int, ...] = ()
-    minors = ask("gpu minors", lambda: tuple(sorted(numbers.minors(host).values())), none)
+    none: Dict[str, int] = {}
+    by_bdf = ask("gpu minors", lambda: numbers.minors(host), none)
+    minors = tuple(sorted(by_bdf.values()))
     nothing: List[str] = []
     names = ask("names in /dev", lambda: list_or_empty(host, "/dev"), nothing)
     mounts = ask("mounts", lambda: host.read("/proc/self/mountinfo"), None)
@@ -190,23 +207,34 @@ def survey(host: Host, declared: Declared = Declared(), key: str = "host") -> Ma
         if facts is not None and facts.pid:
             unseen: Dict[str, Node] = {}
             outside[ct] = ask("nodes of container " + ct, partial(_from_outside, host, facts.pid, minors), unseen)
-    calls = CALLS + (("cuCtxCreate@0",) if declared.contexts else ())
-    asked = ask(NODES, lambda: host.inquire(paths, calls, uid=declared.uid, timeout=declared.timeout), Inquiry({}, {}))
+    calls = CALLS + (tuple("cuCtxCreate@%d" % n for n in range(len(minors) or 1)) if declared.contexts else ())
+    calls += ("cuLaunch@0", "nvmlMemory") if declared.contexts else ()
+    if seen is None:
+        asked = ask(NODES, lambda: host.inquire(paths, calls, uid=uid, timeout=declared.timeout), Inquiry({}, {}))
+    else:
+        asked = ask(NODES, lambda: _through(host, seen, paths, calls, uid, declared.timeout), Inquiry({}, {}))
     if not any(question == NODES for question, _ in asking.unknowns):
         asking.unknowns += [(path, "not recorded") for path in paths if path not in asked.nodes]
+    nodes = {path: node_of(path, facts, mounts) for path, facts in asked.nodes.items()}
+    loaded = table is None or table.majors.get("nvidia", table.majors.get("nvidia-frontend")) is not None
+    around = (
+        surroundings.look(host, asked.calls, loaded, _sick(nodes, gpus, declared.gpus, asked.calls), declared.contexts)
+        if asked.calls
+        else None
+    )
     return Machine(
         key,
         kind,
         bool(uid_map) and not _whole_range(uid_map or ""),
-        who.uid if declared.uid is None else declared.uid,
-        who.caps if declared.uid is None else 0,
+        who.uid if uid is None else uid,
+        who.caps if uid in (None, who.uid) else 0,
         None if table is None else dict(table.majors),
         {} if table is None else {str(k): v for k, v in table.names.items()},
         gpus,
         minors,
         module,
-        {path: node_of(path, facts, mounts) for path, facts in asked.nodes.items()},
-        {k: v for k, v in who.env.items() if k.startswith(ENV_PREFIXES)},
+        nodes,
+        {k: v for k, v in (who.env if seen is None else seen.env).items() if k.startswith(ENV_PREFIXES)},
         asked.calls,
         asked.protected,
         asked.stuck,
@@ -215,7 +243,40 @@ def survey(host: Host, declared: Declared = Declared(), key: str = "host") -> Ma
         tuple(asking.unknowns),
         {k: v for k, v in containers.items() if v is not None},
         {k: v for k, v in outside.items() if v},
+        by_bdf,
+        around or Surroundings(),
+        seen,
+        ask_python(host, declared.engine_python) if declared.engine_python else None,
     )
+
+
+def _process(host: Host, declared: Declared) -> Optional[Process]:
+    if declared.service:
+        return unit(host, declared.service)
+    return process(host, declared.pid) if declared.pid else None
+
+
+def _through(
+    host: Host, seen: Process, paths: Sequence[str], calls: Sequence[str], uid: Optional[int], timeout: float
+) -> Inquiry:
+    """As that process would find the nodes; the libraries only where all of them open to it, since they are asked from here,
+    outside of its sandbox. A unit that does not run is asked as root, and judged by its settings."""
+    if not seen.pid:
+        return host.inquire(paths, (), timeout=timeout)
+    nodes = host.inquire(paths, (), uid=uid, timeout=timeout, pid=seen.pid).nodes
+    if seen.own_view or any(node.get("open") != "ok" for node in nodes.values()):
+        return Inquiry(nodes, {})
+    told = host.inquire((), calls, uid=uid, env=dict(seen.env, PATH="/usr/sbin:/usr/bin:/sbin:/bin"), timeout=timeout)
+    return Inquiry(nodes, told.calls, told.protected, told.stuck)
+
+
+def _sick(
+    nodes: Mapping[str, Node], gpus: Optional[Sequence[pci.Gpu]], want: Optional[int], calls: Mapping[str, Any]
+) -> bool:
+    """Whether a GPU is without driver, its node does not open, or CUDA counts too few."""
+    count = calls.get("cuDeviceGetCount")
+    bad = any(node.type == "char" and node.access == "ok" and node.open not in ("ok", "") for node in nodes.values())
+    return bad or any(not gpu.driver for gpu in gpus or ()) or want is not None and count is not None and count != want
 
 
 def _from_outside(host: Host, pid: int, minors: Sequence[int]) -> Dict[str, Node]:

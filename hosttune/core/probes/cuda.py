@@ -6,13 +6,13 @@ Which fault gives which code was measured with driver 580, node by node; see doc
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
 
 from ..catalogue import finding
 from ..diagnose import diagnose
 from ..model import ERROR, FAIL, FITS, OK, PROVED, SKIP, WARN, Finding, Hint, Probe
 from ..survey import CONTROL, UVM_NODE, Machine
-from . import driver, environment, gpu, libraries, mode, module, nodes, permission
+from . import build, codes, driver, environment, gpu, libraries, log, mode, module, nodes, permission, unit
 from .scene import Machines, below, whole
 
 _NAMES = {
@@ -40,29 +40,34 @@ _DECIDE = {
     999: "journalctl -k | grep -i -e suspend -e xid   # after a suspend: rmmod nvidia_uvm; modprobe nvidia-uvm",
 }
 LAYERS_BELOW = (
+    unit.PROBE,
     gpu.PROBE,
+    build.PROBE,
     module.PROBE,
     nodes.PROBE,
     mode.PROBE,
     permission.PROBE,
+    log.PROBE,
     driver.PROBE,
     libraries.PROBE,
     environment.PROBE,
+    codes.PROBE,
 )
-_NODE_IDS = ("HT401", "HT402", "HT403", "HT404", "HT405", "HT406", "HT407", "HT408", "HT409")
+_NODE_IDS = ("HT401", "HT402", "HT403", "HT404", "HT405", "HT406", "HT407", "HT408", "HT409", "HT321")
 
 
 def run(machines: Machines) -> List[Finding]:
     """HT360, HT361, HT362, HT905."""
     machines = whole(machines)
     below_it = [f for f in diagnose(machines, LAYERS_BELOW) if f.status == FAIL or f.because]
-    found = []
+    found: List[Finding] = []
     for machine in machines.values():
         faults = [f for f in below_it if f.machine in (machine.key, "host")]
         if not machine.calls:
             found.append(finding("HT360", SKIP, "cuInit", "CUDA was not asked", machine=machine.key))
             continue
         found += [f for f in (_nvml(machine, faults), _cuda(machines, machine, faults), _count(machine, faults)) if f]
+        found += _work(machines, machine, faults)
         if not machine.protected:
             found.append(
                 finding(
@@ -78,16 +83,21 @@ def run(machines: Machines) -> List[Finding]:
 
 
 def _subjects(faults: List[Finding], path: str) -> List[str]:
-    return [f.id for f in faults if f.id in _NODE_IDS and f.subject == path]
+    return _stand(f for f in faults if f.id in _NODE_IDS and f.subject == path)
 
 
 def _gpu_nodes(faults: List[Finding]) -> List[str]:
-    return [f.id for f in faults if f.id in _NODE_IDS and f.subject[len("/dev/nvidia") :].isdigit()]
+    return _stand(f for f in faults if f.id in _NODE_IDS and f.subject[len("/dev/nvidia") :].isdigit())
 
 
 def _ids(faults: List[Finding], *ids: str) -> List[str]:
     """Those of the faults, or what caused them: a library that is missing where there is no GPU is no cause."""
-    return [cause for f in faults if f.id in ids for cause in f.because or (f.id,)]
+    return _stand(f for f in faults if f.id in ids)
+
+
+def _stand(faults: Iterable[Finding]) -> List[str]:
+    """Their ids, or those of what caused them: a symptom names a cause that stands."""
+    return [cause for f in faults for cause in f.because or (f.id,)]
 
 
 def _unique(ids: List[str]) -> Tuple[str, ...]:
@@ -106,7 +116,7 @@ def _nvml(machine: Machine, faults: List[Finding]) -> Optional[Finding]:
         return _unrecorded(machine, "HT361", "nvmlInit")
     if code == 0:
         return finding("HT361", OK, "nvmlInit", "nvmlInit returns 0", have="0", machine=machine.key)
-    library = _ids(faults, "HT353", "HT350", "HT301", "HT302", "HT304")
+    library = _ids(faults, "HT353", "HT356", "HT357", "HT350", "HT301", "HT302", "HT304", *codes.OF_NVML)
     because = _unique(
         library + _subjects(faults, CONTROL) + (_ids(faults, "HT351") if isinstance(code, Mapping) else [])
     )
@@ -119,14 +129,15 @@ def _cuda(machines: Machines, machine: Machine, faults: List[Finding]) -> Option
         return _unrecorded(machine, "HT360", "cuInit")
     if code == 0:
         return finding("HT360", OK, "cuInit", "cuInit returns 0", have="0", machine=machine.key)
+    meant = [f.id for f in faults if f.status == FAIL and f.id in codes.IDS + codes.OF_NVML and f.machine == machine.key]
     causes: Dict[Any, List[str]] = {
-        999: _ids(faults, "HT303", "HT350") + _subjects(faults, UVM_NODE),
-        100: _ids(faults, "HT301", "HT302", "HT304", "HT352") + _subjects(faults, CONTROL) + _gpu_nodes(faults),
+        999: _ids(faults, "HT303", "HT350", *log.IDS) + _subjects(faults, UVM_NODE),
+        100: _ids(faults, "HT301", "HT302", "HT304", "HT352", *log.IDS) + _subjects(faults, CONTROL) + _gpu_nodes(faults),
         101: _ids(faults, "HT352"),
-        34: _ids(faults, "HT351"),
+        34: _ids(faults, "HT351", "HT354"),
         803: _ids(faults, "HT350"),
     }
-    explained = _ids(faults, "HT351") if isinstance(code, Mapping) else causes.get(code, [])
+    explained = _ids(faults, "HT351", "HT356", "HT357") if isinstance(code, Mapping) else causes.get(code, []) + meant
     where = below(machines, machine)
     clean = machine.calls.get("cuInit@clean-env")
     if not explained and clean == 0:
@@ -157,6 +168,20 @@ def _cuda(machines: Machines, machine: Machine, faults: List[Finding]) -> Option
     )
 
 
+def _work(machines: Machines, machine: Machine, faults: List[Finding]) -> List[Finding]:
+    """Contexts and a kernel, where they were asked for. Once cuInit fails, they say nothing more."""
+    asked = {name: code for name, code in machine.calls.items() if name.startswith(("cuCtxCreate@", "cuLaunch@"))}
+    if not asked or machine.calls.get("cuInit") != 0:
+        return []
+    bad = [(name, code) for name, code in asked.items() if code != 0]
+    if not bad:
+        told = "contexts on %d GPUs, and a kernel that ran" % sum(name.startswith("cuCtx") for name in asked)
+        return [finding("HT360", OK, "contexts", told, machine=machine.key)]
+    name, code = bad[0]
+    because = _unique([f.id for f in faults if f.status == FAIL and f.id in codes.IDS + log.IDS])
+    return [_failed(machine, "HT360", name, code, because, "dmesg | grep -e NVRM -e Xid | tail", below(machines, machine))]
+
+
 def _failed(
     machine: Machine, id: str, name: str, code: Any, because: Tuple[str, ...], decide: str, where: str
 ) -> Finding:
@@ -174,7 +199,7 @@ def _failed(
         want="0",
         proof=FITS,
         decide=decide,
-        evidence=("%s %s" % (name, _told(code)),),
+        evidence=("%s %s" % (name, _told(code)), *("strace: %s" % line for line in machine.around.trace[-2:])),
         hint=Hint(decide.partition("   #")[0], where, "", "none"),
         machine=machine.key,
     )

@@ -6,11 +6,12 @@ Meanings of its errnos: NVIDIA open kernel modules, nv.c (nvidiaN) and uvm.c (nv
 
 from __future__ import annotations
 
-from typing import List, Optional
+from typing import List, Mapping, Optional
 
 from ..catalogue import finding
-from ..model import ERROR, FAIL, FITS, OK, WARN, Finding, Hint, Probe
+from ..model import ERROR, FAIL, FITS, OK, SKIP, WARN, Finding, Hint, Probe
 from ..survey import UVM_NODE, UVM_TOOLS, Machine, Node
+from . import log
 from .nodes import not_asked, sound
 from .scene import Machines, below, whole
 
@@ -57,11 +58,19 @@ def _judge(machines: Machines, machine: Machine, node: Node) -> Optional[Finding
             "%s was not opened: %s" % (node.path, node.open or "not asked"),
             machine=machine.key,
         )
+    minor = node.path[len("/dev/nvidia") :]
+    bdf = next((name for name, number in _by_bdf(machines, machine).items() if str(number) == minor), "")
+    because = log.causes(machines, bdf) if bdf else ()
     what = "does not return from open()" if node.open == "timeout" else "is refused by its driver: %s" % node.open
     meaning = _GPU.get(node.open, "") if node.path != UVM_NODE else "nvidia-uvm is in an error state of its own"
     status, tail = (WARN if node.path == UVM_TOOLS else FAIL), ""
     if works_all_the_same(machine):
         status, tail = WARN, "; CUDA starts and counts %s GPUs all the same" % machine.calls.get("cuDeviceGetCount")
+    if because and status == FAIL:
+        told = "%s %s" % (node.path, what)
+        return finding("HT409", SKIP, node.path, told, have=node.open, because=because, machine=machine.key)
+    if node.path == UVM_NODE:
+        return _uvm(machines, machine, node, what)
     command = _RELOAD if node.path in (UVM_NODE, UVM_TOOLS) else "dmesg | grep -e NVRM -e Xid | tail"
     costs = "every CUDA program on this host has to end first" if command == _RELOAD else ""
     return finding(
@@ -76,6 +85,26 @@ def _judge(machines: Machines, machine: Machine, node: Node) -> Optional[Finding
         decide="dmesg | grep -e NVRM -e Xid | tail",
         evidence=("%s: %s, access says ok, open says %s" % (node.path, node.rdev, node.open),),
         hint=Hint(command, below(machines, machine), costs, "hardware"),
+    )
+
+
+def _by_bdf(machines: Machines, machine: Machine) -> Mapping[str, int]:
+    return machine.by_bdf or next((m.by_bdf for m in machines.values() if m.by_bdf), {})
+
+
+def _uvm(machines: Machines, machine: Machine, node: Node, what: str) -> Finding:
+    return finding(
+        "HT321",
+        FAIL,
+        node.path,
+        "%s %s: nvidia-uvm is in an error state of its own" % (node.path, what),
+        have=node.open,
+        want="opens",
+        proof=FITS,
+        machine=machine.key,
+        decide="dmesg | grep -e NVRM -e Xid | tail",
+        evidence=("%s: %s, access says ok, open says %s" % (node.path, node.rdev, node.open),),
+        hint=Hint(_RELOAD, below(machines, machine), "every CUDA program on this host has to end first", "apply"),
     )
 
 

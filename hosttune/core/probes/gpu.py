@@ -9,15 +9,16 @@ from ..catalogue import finding
 from ..model import ERROR, FAIL, FITS, OK, PROVED, SKIP, WARN, Finding, Hint, Probe
 from ..pci import DEVICES, Gpu, device_of
 from ..survey import Machine
+from . import log
 from .scene import Machines, kernels
 
 
 def run(machines: Machines) -> List[Finding]:
     """HT301, HT304."""
-    return [f for machine in kernels(machines) for f in _judge(machine)]
+    return [f for machine in kernels(machines) for f in _judge(machines, machine)]
 
 
-def _judge(machine: Machine) -> List[Finding]:
+def _judge(machines: Machines, machine: Machine) -> List[Finding]:
     if machine.gpus is None:
         why = machine.unknown("gpus on pci")
         return [finding("HT903", ERROR, "gpus", "GPUs on the PCI bus could not be listed: " + why, machine=machine.key)]
@@ -46,7 +47,7 @@ def _judge(machine: Machine) -> List[Finding]:
             )
         ]
     ours = [gpu for gpu in machine.gpus if gpu.driver == "nvidia"]
-    found = [f for gpu in machine.gpus if gpu.driver != "nvidia" for f in _bound_elsewhere(machine, gpu, bool(ours))]
+    found = [f for gpu in machine.gpus if gpu.driver != "nvidia" for f in _bound_elsewhere(machines, machine, gpu, bool(ours))]
     if ours:
         found.append(
             finding(
@@ -61,7 +62,7 @@ def _judge(machine: Machine) -> List[Finding]:
     return found
 
 
-def _bound_elsewhere(machine: Machine, gpu: Gpu, others: bool) -> List[Finding]:
+def _bound_elsewhere(machines: Machines, machine: Machine, gpu: Gpu, others: bool) -> List[Finding]:
     link = "%s/%s/driver" % (DEVICES, gpu.bdf)
     if gpu.driver == "vfio-pci":
         place = machine.vm_gpus.get(device_of(gpu.bdf), "")
@@ -115,6 +116,10 @@ def _bound_elsewhere(machine: Machine, gpu: Gpu, others: bool) -> List[Finding]:
         ]
     if machine.module == "" or not machine.has_nvidia:
         return []  # the module probe names the cause
+    because = log.causes(machines, gpu.bdf)
+    if because:
+        told = "%s has no driver although nvidia is loaded" % gpu.bdf
+        return [finding("HT304", SKIP, gpu.bdf, told, have="none", want="nvidia", because=because, machine=machine.key)]
     return [
         finding(
             "HT304",

@@ -11,11 +11,13 @@ from ..survey import LIBRARIES, Machine
 from .scene import Machines, whole
 
 _IDS = {"libcuda.so.1": "HT351", "libnvidia-ml.so.1": "HT353"}
+_BROKEN = {"file too short": "HT356", "invalid ELF header": "HT356", "wrong ELF class": "HT357"}
+"""The loader's own words."""
 _MISMATCH = {"libcuda.so.1": ("cuInit", (803,)), "libnvidia-ml.so.1": ("nvmlInit", (18,))}
 
 
 def run(machines: Machines) -> List[Finding]:
-    """HT350, HT351, HT353."""
+    """HT350, HT351, HT353, HT354, HT356, HT357."""
     machines = whole(machines)
     return [f for machine in machines.values() for f in _judge_all(machine)]
 
@@ -56,7 +58,7 @@ def _judge(machine: Machine, name: str) -> Optional[Finding]:
     path, version = str(answer.get("path", "")), str(answer.get("version", ""))
     if "/stubs/" in path:
         return finding(
-            "HT351",
+            "HT354",
             FAIL,
             name,
             "%s is the toolkit's stub (%s), which only links" % (name, path),
@@ -85,6 +87,25 @@ def _missing(machine: Machine, name: str, why: str) -> Finding:
         if machine.kind in ("docker", "podman")
         else "the driver's user-space package, version %s" % (machine.module or "of the module")
     )
+    broken = next((id for words, id in _BROKEN.items() if words in why), "")
+    if broken:
+        return finding(
+            broken,
+            FAIL,
+            name,
+            "%s does not load: %s" % (name, why),
+            have="broken",
+            want="loads",
+            proof=PROVED,
+            evidence=("dlopen(%s): %s" % (name, why),),
+            machine=machine.key,
+            hint=Hint(
+                "ls -lL $(ldconfig -p | awk '/%s/ { print $NF }')" % name.partition(".so")[0],
+                "this container" if inside else "host",
+                "take away the one that is %s, then ldconfig" % ("empty" if broken == "HT356" else "32-bit"),
+                "reconfigure",
+            ),
+        )
     return finding(
         _IDS[name],
         FAIL,

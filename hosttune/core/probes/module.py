@@ -75,4 +75,4 @@ def _judge(machines: Machines, machine: Machine) -> Finding:
     )
 
 
-PROBE = Probe("module", ("gpu",), run)
+PROBE = Probe("module", ("gpu", "build"), run)

@@ -289,4 +289,4 @@ def _stale_number(machines: Machines, machine: Machine, node: Node, want: str) -
     )
 
 
-PROBE = Probe("nodes", ("gpu",), run)
+PROBE = Probe("nodes", ("unit", "gpu",), run)

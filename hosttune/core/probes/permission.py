@@ -234,4 +234,4 @@ def _config_alone(host: Machine, ct: str, facts: ContainerFacts) -> List[Finding
     return out
 
 
-PROBE = Probe("permission", ("gpu",), run)
+PROBE = Probe("permission", ("unit", "gpu"), run)

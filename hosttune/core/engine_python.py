@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the Python of an engine's environment says of CUDA: PyTorch's version, its runtime, the driver it sees, its own words."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from .host import Host
+from .model import Refused
+
+TIMEOUT = 120
+"""Seconds. Importing PyTorch from a cold disk takes tens of them."""
+SCRIPT = """\
+import json, sys
+told = {"python": sys.version.split()[0]}
+try:
+    import torch
+    told.update(torch=torch.__version__, runtime=torch.version.cuda or "")
+    try:
+        told["driver"] = torch._C._cuda_getDriverVersion()
+    except Exception:
+        pass
+    try:
+        told["gpus"] = torch.cuda.device_count()
+        torch.zeros(1).cuda()
+    except Exception as e:
+        told["error"] = (str(e).strip().splitlines() or [type(e).__name__])[0]
+except ImportError as e:
+    told["missing"] = str(e)
+print(json.dumps(told))
+"""
+
+
+@dataclass(frozen=True)
+class Torch:
+    """torch "": it is not there, and `error` says why. runtime, driver: CUDA versions ("12.8"), "" when not told. gpus: how many
+    it counts. error: its own words when a tensor does not get onto a GPU."""
+
+    path: str
+    torch: str = ""
+    runtime: str = ""
+    driver: str = ""
+    gpus: int = 0
+    error: str = ""
+
+
+def look(host: Host, path: str) -> Torch:
+    """Run that interpreter. Refused when it is none, or does not answer."""
+    ran = host.run((path, "-c", SCRIPT), timeout=TIMEOUT)
+    line = next((line for line in reversed(ran.out.splitlines()) if line.startswith("{")), "")
+    if not line:
+        why = (
+            "no answer in %d s" % TIMEOUT
+            if ran.timeout
+            else (ran.err.strip().splitlines() or ["exit code %d" % ran.rc])[-1]
+        )
+        raise Refused("this Python does not answer: %s" % why, path, "%s -c 'import torch'" % path)
+    told = json.loads(line)
+    number = told.get("driver")
+    driver = "%d.%d" % (number // 1000, number % 1000 // 10) if isinstance(number, int) and number else ""
+    return Torch(path, told.get("torch", ""), told.get("runtime", ""), driver, told.get("gpus", 0),
+                 told.get("error") or told.get("missing", ""))  # fmt: skip

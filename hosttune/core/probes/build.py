@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why is the nvidia module not loaded: has this kernel none, was its build cut short, was its signature refused?"""
+
+from __future__ import annotations
+
+import re
+from typing import List
+
+from ..catalogue import finding
+from ..model import FAIL, PROVED, Finding, Hint, Probe, natural
+from ..survey import Machine
+from .scene import Machines, below, kernels
+
+_REFUSED = re.compile(r"Loading of (unsigned )?module|key was rejected|Required key not available", re.IGNORECASE)
+
+
+def run(machines: Machines) -> List[Finding]:
+    """HT315, HT316."""
+    return [
+        f
+        for machine in kernels(machines)
+        if machine.majors is not None and not machine.has_nvidia
+        for f in _judge(machines, machine)
+    ]
+
+
+def _judge(machines: Machines, machine: Machine) -> List[Finding]:
+    around, where = machine.around, below(machines, machine)
+    refused = [line for line in around.log or () if _REFUSED.search(line)]
+    have = sorted((release for release, built in around.built.items() if built), key=natural)
+    if around.built.get(around.release) is False:
+        states = [line for line in around.commands.get("dkms", "").splitlines() if line.startswith("nvidia")]
+        added = [
+            line for line in states if ": added" in line and around.release in line or line.rstrip().endswith(": added")
+        ]
+        why = (
+            "its build was not finished" if added else "it was built for %s" % have[-1] if have else "none is installed"
+        )
+        evidence = ["modinfo -k %s nvidia: not found" % around.release]
+        evidence += ["/lib/modules: %s has one" % ", ".join(have[-3:])] if have else []
+        evidence += ["dkms status: %s" % line for line in added[:1]]
+        headers = ("proxmox-headers-" if around.release.endswith("-pve") else "linux-headers-") + around.release
+        return [
+            finding(
+                "HT315",
+                FAIL,
+                "nvidia",
+                "the running kernel %s has no nvidia module: %s" % (around.release, why),
+                have="absent",
+                want="built for %s" % around.release,
+                proof=PROVED,
+                evidence=tuple(evidence),
+                machine=machine.key,
+                hint=Hint(
+                    "apt install %s && dkms autoinstall -k %s && modprobe nvidia" % (headers, around.release),
+                    where,
+                    "nothing is restarted; or boot a kernel that has it" + (": " + have[-1] if have else ""),
+                    "apply",
+                ),
+            )
+        ]
+    if refused:
+        return [
+            finding(
+                "HT316",
+                FAIL,
+                "nvidia",
+                "the kernel refused the module's signature",
+                have="refused",
+                want="signed by an enrolled key",
+                proof=PROVED,
+                evidence=("kernel log: %s" % refused[-1].strip()[:200], "/proc/devices: no driver has major 195"),
+                machine=machine.key,
+                hint=Hint(
+                    "mokutil --import /var/lib/dkms/mok.pub",
+                    where,
+                    "a reboot, and a confirmation at the console; or turn Secure Boot off",
+                    "reboot",
+                ),
+            )
+        ]
+    return []
+
+
+PROBE = Probe("build", ("gpu",), run)

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the kernel's log says of a GPU that does not work. Its words: NVIDIA's open kernel modules, and the public reports that
+the pages of these findings name.
+
+A line stays in the log when its fault is long gone, so it counts only while the GPU that it names is still in trouble.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Iterator, List, Optional, Tuple
+
+from ..catalogue import finding
+from ..model import FAIL, FITS, PROVED, Finding, Hint, Probe
+from ..survey import Machine
+from .scene import Machines, below, kernels, whole
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a line means. errnos: what open(2) of the GPU's node says then (proof, when it does)."""
+
+    id: str
+    line: "re.Pattern[str]"
+    means: str
+    command: str
+    costs: str
+    action: str = "hardware"
+    errnos: Tuple[str, ...] = ("EIO",)
+
+
+def _row(
+    id: str,
+    line: str,
+    means: str,
+    command: str,
+    costs: str,
+    action: str = "hardware",
+    errnos: Tuple[str, ...] = ("EIO",),
+) -> Row:
+    return Row(id, re.compile(line), means, command, costs, action, errnos)
+
+
+_RESET = "nvidia-smi --gpu-reset -i %s   # without processes on it; else a reboot"
+ROWS = (
+    _row("HT305", r"Xid.*: 79\b|has fallen off the bus|GPU is lost", "fell off the PCI bus while it ran",
+         "reboot; if it comes again: seat, power, heat, and `nvidia-smi -lgc` as a test", "every GPU program and container ends",
+         errnos=("ENODEV", "EIO")),
+    _row("HT310", r"RESET_REQUIRED|Xid.*: 64\b", "needs a reset (a row of its memory could not be remapped)", _RESET,
+         "programs on that GPU end; Xid 64 that comes back means the card has to be replaced"),
+    _row("HT320", r"Xid.*: 1(19|20)\b|GSP RPC|_kgspRpcRecvPoll", "has a GPU system processor that does not answer", _RESET,
+         "programs on that GPU end; a newer driver often mends what comes back"),
+    _row("HT306", r"PCI I/O region assigned to your NVIDIA device is invalid|BAR1 is 0M",
+         "got no address for its memory window (BAR1)",
+         "turn on Above 4G Decoding in the firmware, or boot with pci=realloc; in a virtual machine, widen the 64-bit window",
+         "a reboot", errnos=()),
+    _row("HT308", r"unexpected WPR2 already up", "was left in a bad state by the driver that had it before",
+         "switch the machine off and on again", "everything on it ends", errnos=("EIO",)),
+    _row("HT309", r"failed to wait for GFW_BOOT", "does not finish booting its own firmware",
+         "switch the machine off and on again; then riser, power, another slot", "everything on it ends"),
+    _row("HT307", r"RmInitAdapter failed! \(0x22:0x56:", "does not start with Above 4G Decoding and Resizable BAR off",
+         "turn both on in the firmware", "a reboot", "reboot"),
+    _row("HT312", r"No interrupts of any type are available|Tried to get IRQ", "got no interrupt",
+         "take pci=nomsi off the command line, or NVreg_EnableMSI=0 out of modprobe.d", "a reboot", "reboot", ("EIO", "EBUSY")),
+    _row("HT314", r"not permitted for excluded", "is excluded from the driver on purpose",
+         "grep -rn NVreg_ExcludedGpus /etc/modprobe.d", "taking it out needs the module loaded anew", "reconfigure", ("EPERM",)),
+    _row("HT317", r"not supported by open nvidia\.ko|requires use of the NVIDIA open kernel modules",
+         "needs the other flavour of the kernel modules", "install the flavour that the line names, of the same version",
+         "a reboot", "reconfigure", ()),
+    _row("HT318", r"Legacy drivers|is not supported by the NVIDIA \S+ driver release|will ignore this GPU",
+         "is not one that this driver release knows", "install the driver branch that the line names", "a reboot",
+         "reconfigure", ()),
+    _row("HT319", r"gsp_\S+ failed|Direct firmware load for nvidia/\S+ failed", "did not get its GSP firmware",
+         "ls /lib/firmware/nvidia/$(cat /sys/module/nvidia/version)   # reinstall that version's firmware package",
+         "the modules have to be loaded anew", "reconfigure"),
+    _row("HT325", r"numa memblock size of zero", "has memory that this kernel cannot bring online",
+         "boot a kernel with memory hotplug (CONFIG_MEMORY_HOTPLUG)", "a reboot", "reboot", ("EINVAL",)),
+)  # fmt: skip
+IDS = tuple(dict.fromkeys(row.id for row in ROWS))
+_BDF = re.compile(r"(?:^|[^0-9a-f:]|pci:)((?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2})(?:\.[0-7])?\b")
+
+
+def run(machines: Machines) -> List[Finding]:
+    """HT305 to HT325, one for each GPU that the log has a word for."""
+    machines = whole(machines)
+    return [f for machine in kernels(machines) for f in _judge(machines, machine)]
+
+
+def causes(machines: Machines, bdf: str) -> Tuple[str, ...]:
+    """Ids of what the log says about one GPU ("0000:41:00.0"), or of all GPUs."""
+    return tuple(dict.fromkeys(f.id for f in run(machines) if f.subject in (bdf, "gpus")))
+
+
+def _judge(machines: Machines, machine: Machine) -> Iterator[Finding]:
+    told = set()
+    for line in reversed(machine.around.log or _inside(machines)):
+        row = next((row for row in ROWS if row.line.search(line)), None)
+        bdf = _named(machine, line)
+        if row is None or bdf in told:
+            continue
+        seen = _trouble(machines, machine, bdf)
+        if seen is None:
+            continue
+        told.add(bdf)
+        subject = bdf or "gpus"
+        proved = bool(bdf) and (seen in row.errnos or not seen)
+        yield finding(
+            row.id,
+            FAIL,
+            subject,
+            "%s %s" % (subject if bdf else "a GPU", row.means),
+            have=seen or "no driver",
+            want="works",
+            proof=PROVED if proved else FITS,
+            decide="" if proved else "dmesg | grep -e NVRM -e Xid | tail   # is it of now?",
+            evidence=("kernel log: %s" % line.strip()[:200], _NOW.get(seen, "its node: open says %s" % seen)),
+            hint=Hint(row.command.replace("%s", bdf), below(machines, machine), row.costs, row.action),
+            machine=machine.key,
+        )
+
+
+def _inside(machines: Machines) -> Tuple[str, ...]:
+    """The log as a container may read it, where nobody asked below."""
+    return next((m.around.log for m in machines.values() if m.around.log), ())
+
+
+def _named(machine: Machine, line: str) -> str:
+    found = _BDF.search(line.lower())
+    if not found:
+        return ""
+    start = found.group(1) if found.group(1).count(":") == 2 else "0000:" + found.group(1)
+    return next((gpu.bdf for gpu in machine.gpus or () if gpu.bdf.startswith(start + ".")), start + ".0")
+
+
+_CONTEXT = "no context can be made"
+_NOW = {"": "no driver is bound to it now", _CONTEXT: _CONTEXT + " now"}
+
+
+def _trouble(machines: Machines, machine: Machine, bdf: str) -> Optional[str]:
+    """What is wrong with that GPU now ("" as bdf: with any): an errno of its node, "" when no driver has it, _CONTEXT; None if
+    nothing is."""
+    mine = [gpu for gpu in machine.gpus or () if bdf in ("", gpu.bdf)]
+    minors = [number for name, number in machine.by_bdf.items() if bdf in ("", name)]
+    for other in machines.values():
+        for minor in minors:
+            node = other.nodes.get("/dev/nvidia%d" % minor)
+            if node and node.type == "char" and node.access in ("ok", "") and node.open not in ("ok", "", "EACCES"):
+                return node.open
+    if any(not gpu.driver for gpu in mine) and machine.has_nvidia or bdf and machine.gpus is not None and not mine:
+        return ""
+    failed = [
+        name for m in machines.values() for name, value in m.calls.items() if name.startswith("cuCtxCreate@") and value
+    ]
+    return _CONTEXT if failed else None
+
+
+PROBE = Probe("log", (), run)

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each cause of tests/cases/causes.yml is the first that a doctor names, and its near neighbour is not taken for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from hosttune.core.diagnose import diagnose
+from hosttune.core.model import FAIL, Finding, first_cause
+from hosttune.core.probes import PROBES
+from hosttune.core.recording import ReplayHost, merge
+from hosttune.core.survey import Declared, survey
+from hosttune.data import machine
+
+CASES: dict[str, dict[str, Any]] = yaml.safe_load(
+    (Path(__file__).resolve().parents[1] / "cases" / "causes.yml").read_text(encoding="utf-8")
+)
+BASES = {"host": "healthy-host", "inside": "healthy-lxc", "pod": "healthy-docker"}
+FIRST = "0000:11:00.0"
+
+
+def view(case: Mapping[str, Any]) -> dict[str, Any]:
+    """A machine of a recording for one row; see the head of the table."""
+    out = machine(BASES[case.get("where", "host")])
+    code, calls = case.get("code", 0), {}
+    if case.get("where") == "pod":
+        out = merge(out, {"dirs": {"/var/run/secrets/kubernetes.io": ["serviceaccount"]}})
+    if code:
+        calls = {"cuInit": code, "cuInit@clean-env": case.get("clean", code)}
+        calls.update(dict.fromkeys(["cuDeviceGetCount", "cuDeviceGetCount@clean-env"]))
+    if case.get("nvml"):
+        calls.update(nvmlInit=case["nvml"], nvmlDeviceCount=None)
+    if case.get("context"):
+        calls.update({f"cuCtxCreate@{n}": case["context"] for n in range(8)})
+    out = merge(out, {"calls": calls, "commands": {"dmesg": {"out": "".join(f"{line}\n" for line in case.get("log", ()))}}})
+    if case.get("gpu", "ok") != "ok":
+        out = merge(out, {"nodes": {"/dev/nvidia0": {"open": case["gpu"]}}})
+    if case.get("unbound"):
+        gone = {f"/sys/bus/pci/devices/{FIRST}/driver": {"errno": "ENOENT"}}
+        out = merge(out, {"links": gone, "dirs": {"/proc/driver/nvidia/gpus": []}, "nodes": {"/dev/nvidia0": {"open": "ok"}}})
+    if case.get("loaded") is False:
+        none = {"/proc/devices": "Character devices:\n  1 mem\n\nBlock devices:\n", "/sys/module/nvidia/version": {"errno": "ENOENT"}}
+        none["/proc/driver/nvidia/version"] = {"errno": "ENOENT"}
+        out = merge(out, {"files": none, "dirs": {"/proc/driver/nvidia/gpus": {"errno": "ENOENT"}}})
+    return merge(out, case.get("machine", {}))
+
+
+def report(case: Mapping[str, Any]) -> tuple[Finding, ...]:
+    declared = Declared(contexts=bool(case.get("context")) or bool(case.get("deep")))
+    machines = {"host": survey(ReplayHost(view(case)), declared, "host")}
+    return tuple(diagnose(machines, PROBES))
+
+
+def told(found: tuple[Finding, ...]) -> str:
+    return "\n".join(f"{f.status} {f.id} [{f.proof}] {f.subject}: {f.summary} {f.evidence} {f.hint.command} because={f.because}"
+                     for f in found if f.status != "ok")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_cause_is_the_first_that_is_named(name: str) -> None:
+    expect = CASES[name]["expect"]
+    found = report(CASES[name])
+    cause = first_cause(found)
+    assert cause is not None and (cause.id, cause.proof) == (expect["id"], expect["proof"]), told(found)
+    assert bool(cause.decide) == (cause.proof == "fits"), told(found)
+    assert 0 < len(cause.evidence) <= 3 and cause.hint.command, told(found)
+    said = " ".join([cause.summary, cause.have, cause.want, cause.decide, *cause.evidence, cause.hint.command, cause.hint.costs])
+    assert [word for word in expect.get("words", ()) if word not in said] == [], said
+    assert {f.id for f in found if f.status == FAIL} == {expect["id"]}, "one cause in place of its symptoms\n" + told(found)
+    standing = {f.id for f in found if f.status == FAIL}
+    assert all(set(f.because) <= standing for f in found), told(found)
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if "neighbour" in CASES[name]])
+def test_its_near_neighbour_is_not_taken_for_it(name: str) -> None:
+    case = {key: value for key, value in CASES[name].items() if key != "neighbour"}
+    found = report(merge(case, CASES[name]["neighbour"]))
+    assert CASES[name]["expect"]["id"] not in {f.id for f in found if f.status in (FAIL, "warn")}, told(found)
+
+
+def test_every_public_report_has_its_row() -> None:
+    here = {name.split()[0] for name in CASES}
+    assert {f"T{n:02d}" for n in range(1, 16)} - here == {"T10"}, "T10 is seen in a process, by --pid (test_process.py)"
