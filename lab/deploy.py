@@ -24,7 +24,7 @@ all:
       hosttune_async: 0 # nothing here takes long, and each look at a detached task costs an emulated machine seconds
       hosttune:
         mode: {mode}
-        knobs: {{profile: pcie-inference}}
+        knobs: {{profile: pcie-inference, nvidia-persistence: leave}}  # the played driver has no daemon
         containers:
           "200": {{gpus: all, gpu: {gpu}, form: keep, restart: idle}}
         models:

@@ -25,7 +25,13 @@ SHIPPED: Dict[str, Shipped] = {
     "conservative": Shipped(
         "what is documented to help and can be taken back without a trace",
         "report-only",
-        {"numa-balancing": "0", "zone-reclaim-mode": "0", "cpu-governor": "performance", "boot-units": "on"},
+        {
+            "numa-balancing": "0",
+            "zone-reclaim-mode": "0",
+            "cpu-governor": "performance",
+            "nvidia-persistence": "on",
+            "boot-units": "on",
+        },
     ),
     "pcie-inference": Shipped(
         "the values that the founding machine ran with: eight PCIe GPUs on two sockets, no NVLink",
