@@ -44,7 +44,9 @@ def test_every_question_of_a_whole_check_is_asked_once() -> None:
         if name.startswith(("pcie-", "iommu-", "nvidia-")) and not knob.starts:
             assert not [f for f in engine.check(knob, look) if f.status == "error"], name
     assert host.asked, "nothing was asked"
-    assert {question for question, times in host.asked.items() if times > 1 and not question.endswith("/config")} == set()
+    assert {
+        question for question, times in host.asked.items() if times > 1 and not question.endswith("/config")
+    } == set()
     assert max(host.asked.values()) <= 2
 
 
