@@ -115,18 +115,17 @@ def _sysfsutils(host: Host, setting: Setting) -> Iterator[Claim]:
 
 def _text(host: Host, setting: Setting) -> Iterator[Claim]:
     """Rules and commands: whatever line names the file, and does more than look at it."""
-    name = re.compile(r"(?<![\w.])(?:%s)(?![\w.])" % "|".join(re.escape(each) for each in _names(setting)))
+    name = r"(?<![\w.])(?:%s)(?![\w.])" % "|".join(re.escape(each) for each in _names(setting))
     for path in dropins.files(host, UDEV, ".rules"):
-        for number, line in dropins.lines(host, path, "#"):
-            if name.search(line) and re.search(r"\}\s*\+?=[^=]|RUN", line):
+        for number, line in dropins.lines(host, path, "#", name):
+            if re.search(r"\}\s*\+?=[^=]|RUN", line):
                 yield Claim(_value(line, name), "%s:%d" % (path, number), "a udev rule", _edit(path, number))
     for path in (*CRON, *dropins.files(host, ("/etc/cron.d",), "")):
-        for number, line in dropins.lines(host, path, "#"):
-            if name.search(line):
-                yield Claim(_value(line, name), "%s:%d" % (path, number), "a command at boot", _edit(path, number))
+        for number, line in dropins.lines(host, path, "#", name):
+            yield Claim(_value(line, name), "%s:%d" % (path, number), "a command at boot", _edit(path, number))
     for unit, path in _own_units(host).items():
-        for number, line in dropins.lines(host, path):
-            if line.startswith("Exec") and name.search(line):
+        for number, line in dropins.lines(host, path, about=name):
+            if line.startswith("Exec"):
                 yield Claim(
                     _value(line, name), "%s:%d" % (path, number), "the unit " + unit, "systemctl disable --now " + unit
                 )
@@ -150,9 +149,9 @@ _SETS = (
 )
 
 
-def _value(line: str, name: "re.Pattern[str]") -> str:
+def _value(line: str, name: str) -> str:
     for form in _SETS:
-        found = re.search(form % name.pattern, line)
+        found = re.search(form % name, line)
         if found:
             return found.group(1)
     return UNKNOWN

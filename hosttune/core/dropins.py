@@ -5,6 +5,7 @@ names decide the order. sysctl.d(5), tmpfiles.d(5), udev(7), logind.conf(5) all 
 
 from __future__ import annotations
 
+import re
 from typing import Dict, List, Sequence, Tuple
 
 from .host import Host, errname, list_or_empty, read_or_none
@@ -27,17 +28,20 @@ def files(host: Host, places: Sequence[str], suffix: str = ".conf") -> List[str]
     return [by_name[name] for name in sorted(by_name)]
 
 
-def lines(host: Host, path: str, comments: str = "#;") -> List[Tuple[int, str]]:
-    """(number, text without the ends' blanks) of each line that says something. None of a file that is not there, or that
-    only root may read and root is not asking: what a user cannot see is judged when root looks."""
+def lines(host: Host, path: str, comments: str = "#;", about: str = "") -> List[Tuple[int, str]]:
+    """(number, text without the ends' blanks) of each line that says something; with `about`, a regular expression, of those
+    that it is found in. None of a file that is not there, or that only root may read and root is not asking: what a user
+    cannot see is judged when root looks."""
     try:
         text = read_or_none(host, path) or ""
     except OSError as e:
         if errname(e) != "EACCES":
             raise
         return []
+    if about and not re.search(about, text, re.MULTILINE):
+        return []  # most files are about something else: a host has a hundred of them, and each knob looks
     numbered = ((number, line.strip()) for number, line in enumerate(text.splitlines(), 1))
-    return [(number, line) for number, line in numbered if line and line[0] not in comments]
+    return [(n, line) for n, line in numbered if line and line[0] not in comments and (not about or re.search(about, line))]
 
 
 def basename(path: str) -> str:

@@ -4,6 +4,7 @@ wins a name, the last assignment wins a key; /etc/sysctl.conf comes last with pr
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import List, Optional
 
@@ -40,7 +41,7 @@ def assignments(host: Host, key: str) -> List[Assignment]:
     """Every line that sets `key` ("kernel.numa_balancing"), in the order in which they count: the last one decides."""
     found = []
     for path in files(host):
-        for number, line in dropins.lines(host, path):
+        for number, line in dropins.lines(host, path, about=re.escape(key.rpartition(".")[2])):
             name, equals, value = line.partition("=")
             if name.strip().lstrip("-").strip().replace("/", ".") == key:
                 found.append(Assignment(path, number, value.strip() if equals else None))

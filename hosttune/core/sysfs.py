@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fnmatch
 import re
 from typing import Dict, List
 
 from .host import Host, list_or_empty, read_or_none
+from .model import Refused
 
 _IN_USE = re.compile(r"(?:^|\s)\[(\S+)\](?:\s|$)")
 
@@ -63,3 +65,28 @@ def value(host: Host, pattern: str) -> str:
     if len(set(found)) == 1:
         return found[0]
     return "mixed: " + ", ".join("%d %s" % (found.count(each), each) for each in sorted(set(found)))
+
+
+def write_all(host: Host, pattern: str, before: str, after: str) -> None:
+    """Write `after` to every file of a pattern. Where one refuses it or keeps its own value, the others get `before` back:
+    raises that OSError, or Refused with how many kept which value."""
+    paths = list(values(host, pattern))
+    written: List[str] = []
+    try:
+        for path in paths:
+            host.poke(path, after)
+            written.append(path)
+        now = values(host, pattern)
+        kept = sorted(path for path in paths if now.get(path) != after)
+        if kept:
+            what = "it did not stick: %d of %d still have %s" % (
+                len(kept),
+                len(paths),
+                ", ".join(sorted({now.get(path, "none") for path in kept})),
+            )
+            raise Refused(what + ("" if len(kept) == len(paths) else "; the others were put back"), kept[0])
+    except (OSError, Refused):
+        for path in written:
+            with contextlib.suppress(OSError):
+                host.poke(path, before)
+        raise

@@ -2,8 +2,8 @@
 """Which `w` line of tmpfiles.d(5) decides a file in /sys at boot.
 
 Measured with systemd 252 (tests/kernel/test_knobs_boot.py): of lines with the very same path the first one is taken, by the
-order of the files' names, and the others are called duplicates; lines whose paths differ but match one file are all done,
-in that order, so the last one decides.
+order of the files' names, and the others are called duplicates; if the first is `w+`, all other `w+` are done too. Lines whose
+paths differ but match one file are done in the order in which each path comes first, so the last of them decides.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ FOLDERS = dropins.folders("tmpfiles.d")
 
 @dataclass(frozen=True)
 class Line:
-    """A line that writes `value` to `path`, which may be a pattern. The file is `file`, the line `number`."""
+    """A line that writes `value` to `path`, which may be a pattern. The file is `file`, the line `number`. adds: it is `w+`."""
 
     file: str
     number: int
     path: str
     value: str
+    adds: bool = False
 
 
 def text(pattern: str, value: str) -> str:
@@ -35,13 +36,15 @@ def text(pattern: str, value: str) -> str:
 
 def writes(host: Host, spellings: Sequence[str]) -> List[Line]:
     """The lines that are done at boot and write to any of these paths or patterns, the one that decides last."""
-    taken: Dict[str, Line] = {}
+    by_path: Dict[str, List[Line]] = {}
     for file in dropins.files(host, FOLDERS):
-        for number, line in dropins.lines(host, file, "#"):
+        for number, line in dropins.lines(host, file, "#", r"^\s*w"):
             words = line.split(None, 6)
             if len(words) == 7 and words[0].rstrip("!-+=~^$") == "w" and meets(words[1], spellings):
-                taken.setdefault(words[1], Line(file, number, words[1], words[6].strip("\"'")))
-    return list(taken.values())
+                same = by_path.setdefault(words[1], [])
+                if not same or ("+" in words[0] and same[0].adds):
+                    same.append(Line(file, number, words[1], words[6].strip("\"'"), "+" in words[0]))
+    return [line for same in by_path.values() for line in same]
 
 
 def meets(path: str, spellings: Sequence[str]) -> bool:

@@ -94,9 +94,12 @@ def broken(libraries: StandIn, gpus: int = 8, uvm: int = 511, name: str | None =
 
 
 def private_state() -> list[str]:
-    """Put empty folders over /etc/sysctl.d and hosttune's own, for the test alone; returns them, to be unmounted."""
-    folders = ["/etc/sysctl.d", "/var/lib/hosttune", "/etc/hosttune", "/run/lock"]
+    """Put empty folders over /etc/sysctl.d, /etc/tmpfiles.d, hosttune's own and, where it is, the CPUs' frequencies, for the
+    test alone; returns them, to be unmounted."""
+    folders = ["/etc/sysctl.d", "/etc/tmpfiles.d", "/var/lib/hosttune", "/etc/hosttune", "/run/lock"]
+    folders += [folder for folder in ("/sys/devices/system/cpu/cpufreq",) if Path(folder).is_dir()]
     for folder in folders:
-        Path(folder).mkdir(parents=True, exist_ok=True)
+        if not folder.startswith("/sys"):
+            Path(folder).mkdir(parents=True, exist_ok=True)
         mount("--bind", str(scratch(folder.strip("/").replace("/", "-"))), folder)
     return folders

@@ -68,11 +68,17 @@ def test_all_files_of_a_pattern_are_one_change_and_one_entry_and_go_back_togethe
     assert sysfs.value(host, GOVERNORS) == "powersave"
 
 
-def test_one_file_that_keeps_its_value_is_told_with_the_likely_reason() -> None:
-    host, knobs = machine("powersave", "powersave", writes={GOVERNORS.replace("*", "1"): "ignored"}), governor()
+@pytest.mark.parametrize(
+    ("behaviour", "words"), [("ignored", "1 of 2 still have powersave; the others were put back"), ("EBUSY", "EBUSY")]
+)
+def test_one_file_that_keeps_its_value_is_told_with_the_likely_reason_and_none_is_changed(
+    behaviour: str, words: str
+) -> None:
+    host, knobs = machine("powersave", "powersave", writes={GOVERNORS.replace("*", "1"): behaviour}), governor()
     done = engine.tune(host, {"a": ""}, knobs, knobs, dry_run=False)
-    assert "read back mixed: 1 performance, 1 powersave" in done.findings[0].summary
+    assert words in done.findings[0].summary
     assert done.findings[0].hint.command == "the firmware keeps it"
+    assert sysfs.value(host, GOVERNORS) == "powersave" and not done.changed
 
 
 @pytest.mark.parametrize(
