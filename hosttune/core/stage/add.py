@@ -20,6 +20,7 @@ from . import plan as planned
 from .findings import refused
 from .manifest import Manifest, Record, Staged
 from .nodes import Copy
+from .pace import Pace
 from .plan import Plan, Wanted
 from .progress import Meter, Progress, Told
 from .source import NotWhole, hub_of
@@ -83,7 +84,7 @@ def _add(host: Host, wanted: Wanted, one: Copy, seen: Plan, dry_run: bool, told:
             seen = planned.plan(host, wanted, one)
         found = [findings.does_not_fit(seen)] if seen.too_much else list(tmpfs.prepare(host, seen.place, seen.size))
         if not found and not seen.done:
-            found += _stage(host, seen, told, threads or copy.threads_here())
+            found += _stage(host, seen, told, threads or copy.threads_here(), wanted.pace)
     changed = any(effect["effect"] not in ("lock", "append") for effect in host.effects)
     if not any(f.status == FAIL for f in found):
         found += findings.well(seen)
@@ -96,7 +97,7 @@ def _judged(host: Host, seen: Plan) -> List[Finding]:
     return findings.well(seen) if seen.done else findings.missing(host, seen)
 
 
-def _stage(host: Host, seen: Plan, told: Told, threads: int) -> List[Finding]:
+def _stage(host: Host, seen: Plan, told: Told, threads: int, pace: Pace) -> List[Finding]:
     name, partial = seen.name, manifest.partial_path(seen.name)
     _open_again(host, seen)
     folders = {partial + "/" + f.path.rpartition("/")[0] for f in seen.source.files if "/" in f.path}
@@ -118,9 +119,9 @@ def _stage(host: Host, seen: Plan, told: Told, threads: int) -> List[Finding]:
     todo = [copy.Job(f.source, target, root, f.size, f.mtime, f.sha256, seen.node) for target, f in jobs.items()]
     try:
         if seen.source.machine:
-            over_ssh.copy(seen.source.machine, todo, is_whole, meter.count)
+            over_ssh.copy(seen.source.machine, todo, is_whole, meter.count, pace)
         else:
-            copy.copy(todo, threads, is_whole, meter.count)
+            copy.copy(todo, threads, is_whole, meter.count, pace=pace)
     except (OSError, Refused) as e:
         copy.keep_only(partial, ["%s/%s" % (partial, path) for path in files])
         return [findings.failed(seen, e, len(files))]

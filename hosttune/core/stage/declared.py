@@ -13,6 +13,7 @@ from ..lxc import sync
 from ..model import FAIL, Finding, Refused, Report
 from ..profile import Container, Profile
 from . import add, manifest, nodes, pages, source, space, status
+from .pace import FREE, Pace
 from .plan import Fetch, Wanted
 from .progress import Told
 
@@ -43,23 +44,23 @@ def containers_of(profile: Profile, name: str) -> Tuple[str, ...]:
 
 
 def wanted(host: Host, profile: Profile, name: str, spec: str = "", caches: Sequence[str] = (), evict: bool = False,
-           fetch: Optional[Fetch] = None) -> Wanted:
+           fetch: Optional[Fetch] = None, pace: Pace = FREE) -> Wanted:
     """One model as the profile declares it; spec: in place of its source. Refused when neither says where it comes from."""
     row = profile.models.get(name, {})
     need = sum(space.bytes_of(str(each.get("engine-memory", "0"))) for each in profile.models.values())
     return Wanted(name, spec or source_of(host, profile, name), tuple(caches), str(row.get("placement", nodes.INTERLEAVE)),
-                  _others(host, profile, name, caches), need, evict, frozenset(profile.models), fetch)
+                  _others(host, profile, name, caches), need, evict, frozenset(profile.models), fetch, pace)
 
 
 def bring(host: Host, profile: Profile, name: str, spec: str = "", caches: Sequence[str] = (), restart: Optional[str] = None,
           dry_run: bool = False, told: Told = lambda progress: None, threads: int = 0, evict: bool = False,
-          fetch: Optional[Fetch] = None) -> Report:
+          fetch: Optional[Fetch] = None, pace: Pace = FREE) -> Report:
     """Stage one model, then show it to its containers. restart: over the policy of each container. evict: others may go for it.
-    fetch: brings what the cache lacks from the hub.
+    fetch: brings what the cache lacks from the hub. pace: how hard the copy may work.
 
     Raises Refused and OSError before anything is written. A container that is refused keeps no model from being staged.
     """
-    report = add.add(host, wanted(host, profile, name, spec, caches, evict, fetch), dry_run, told, threads)
+    report = add.add(host, wanted(host, profile, name, spec, caches, evict, fetch, pace), dry_run, told, threads)
     if any(f.status == FAIL for f in report.findings) and not dry_run:
         return report
     for ct_id in containers_of(profile, name):

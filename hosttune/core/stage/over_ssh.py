@@ -25,6 +25,7 @@ from ..host import Host
 from ..live import LiveHost
 from ..model import Refused
 from .copy import CHUNK, Copied, Job, reserve
+from .pace import FREE, Bucket, Pace
 from .source import Doubt, File, NotWhole, Source, ssh_of
 
 CONNECTIONS = 4
@@ -127,7 +128,8 @@ def _refused(machine: str, spec: str, code: int, said: bytes) -> Refused:
     return Refused("ssh: %s" % last, spec, "ssh %s true" % machine)
 
 
-def copy(machine: str, jobs: Sequence[Job], whole: Callable[[Copied], None], tick: Callable[[int], None]) -> None:
+def copy(machine: str, jobs: Sequence[Job], whole: Callable[[Copied], None], tick: Callable[[int], None],
+         pace: Pace = FREE) -> None:
     """Bring all jobs here, the largest first, into files that do not exist yet.
 
     whole(copied) for each file that is whole, tick(bytes so far) some times a second, both in the calling thread. Raises
@@ -135,7 +137,7 @@ def copy(machine: str, jobs: Sequence[Job], whole: Callable[[Copied], None], tic
     """
     for job in jobs:
         reserve(job)
-    run = _Run(machine, sorted(jobs, key=lambda job: -job.size))
+    run = _Run(machine, sorted(jobs, key=lambda job: -job.size), pace)
     threads = [threading.Thread(target=run.work) for _ in range(min(CONNECTIONS, len(jobs)))]
     try:
         for thread in threads:
@@ -155,8 +157,8 @@ def copy(machine: str, jobs: Sequence[Job], whole: Callable[[Copied], None], tic
 class _Run:
     """What the connections share: jobs that wait, files that are whole, bytes, and the word to stop."""
 
-    def __init__(self, machine: str, jobs: Sequence[Job]) -> None:
-        self.machine = machine
+    def __init__(self, machine: str, jobs: Sequence[Job], pace: Pace) -> None:
+        self.machine, self.pace, self.bucket, self.ended = machine, pace, Bucket(pace.limit), threading.Event()
         self.todo: "queue.Queue[Job]" = queue.Queue()
         for job in jobs:
             self.todo.put(job)
@@ -169,6 +171,7 @@ class _Run:
 
     def work(self) -> None:
         """One connection, file after file."""
+        self.pace.begin()
         try:
             with self._connection() as talk:
                 while not self.stop:
@@ -201,6 +204,7 @@ class _Run:
         """Stop all that still talk."""
         with self.lock:
             self.stop = True
+            self.ended.set()
             for talk in self.talking:
                 if talk.poll() is None:
                     talk.terminate()
@@ -246,6 +250,7 @@ class _Run:
                 at += count
                 with self.lock:
                     self.bytes += count
+                self.bucket.wait_for(count, self.ended)
                 if not job.sha256 and (at % CHUNK == 0 or at == job.size):
                     chunks.append(part.hexdigest())
                     part = hashlib.sha256()

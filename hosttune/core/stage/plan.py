@@ -12,9 +12,12 @@ from . import evict, manifest, nodes, over_ssh, source, space, tmpfs, whole
 from .evict import Evictable
 from .manifest import Manifest, Staged
 from .nodes import Copy
+from .pace import FREE, Pace
 from .source import Doubt, File, NotWhole, Source
 from .tmpfs import Place
 
+MISSING = ("NO_SNAPSHOT", "EMPTY", "DANGLING", "PARTIAL", "INDEX", "SIZE", "TOKENIZER")
+"""Rules that a download may mend."""
 Fetch = Callable[[str, str, Sequence[str]], None]
 """Bring a revision of a repository of the hub into the first of these caches: (repository, revision, caches). Raises Refused."""
 
@@ -22,7 +25,8 @@ Fetch = Callable[[str, str, Sequence[str]], None]
 @dataclass(frozen=True)
 class Wanted:
     """A model as it is declared. others: bytes of all other models that shall fit beside it. engines: bytes that its engines
-    need beside it. declared: names of all declared models, which are evicted last. fetch: None where nothing may be fetched."""
+    need beside it. declared: names of all declared models, which are evicted last. fetch: None where nothing may be fetched.
+    pace: how hard the copy may work."""
 
     name: str
     spec: str
@@ -33,6 +37,7 @@ class Wanted:
     evict: bool = False
     declared: FrozenSet[str] = frozenset()
     fetch: Optional[Fetch] = None
+    pace: Pace = FREE
 
 
 @dataclass(frozen=True)
@@ -122,8 +127,8 @@ def _as_source(staged: Manifest, folder: str) -> Source:
 
 
 def may_fetch(wanted: Wanted, e: Exception) -> bool:
-    """Whether what is missing can be had from the hub."""
-    return isinstance(e, NotWhole) and wanted.fetch is not None and source.hub_of(wanted.spec) is not None
+    """Whether what is missing can be had from the hub. What is there and wrong is not fetched again: its owner removes it."""
+    return isinstance(e, NotWhole) and e.code in MISSING and wanted.fetch is not None and source.hub_of(wanted.spec) is not None
 
 
 def _kept(host: Host, copy: Copy, staged: Optional[Manifest], given: Source) -> Dict[str, Staged]:
