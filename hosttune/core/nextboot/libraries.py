@@ -11,7 +11,7 @@ import re
 from typing import List, Optional, Sequence, Tuple
 
 from ..catalogue import finding
-from ..host import Host, errname
+from ..host import Host, errname, list_or_empty, read_or_none
 from ..lxc import store
 from ..lxc.see import running_pid
 from ..model import ERROR, FAIL, OK, PROVED, SKIP, Finding, Hint
@@ -25,6 +25,8 @@ FOLDERS = (
     "/usr/lib",
     "/usr/lib/x86_64-linux-gnu/nvidia/current",
 )
+CDI = "/etc/cdi"
+_NAMED = re.compile(r"libcuda\.so\.(\d{3,}\.\d+(?:\.\d+)?)\b")
 _LIBCUDA = re.compile(r"libcuda\.so\.(\d{3,}\.\d+(?:\.\d+)?)\Z")
 
 
@@ -34,7 +36,32 @@ def judge(host: Host, module: Module, guests: Sequence[Guest]) -> List[Finding]:
     for guest in guests:
         if guest.uses_nvidia:
             found.append(_guest(host, guest, module))
-    return found
+    return found + _specs(host, module)
+
+
+def _specs(host: Host, module: Module) -> List[Finding]:
+    """CDI specs of /etc/cdi: each names the driver's libraries by their version, and a container that uses it binds them."""
+    for name in list_or_empty(host, CDI):
+        path = "%s/%s" % (CDI, name)
+        for number, line in enumerate((read_or_none(host, path) or "").splitlines(), 1):
+            found = _NAMED.search(line)
+            if found and found.group(1) != module.version:
+                return [
+                    finding(
+                        "HT708",
+                        FAIL,
+                        path,
+                        "it names libraries %s, and the next boot loads nvidia %s" % (found.group(1), module.version),
+                        have=found.group(1),
+                        want=module.version,
+                        proof=PROVED,
+                        evidence=("%s:%d %s" % (path, number, line.strip()[:100]), module.path),
+                        hint=Hint(
+                            "nvidia-ctk cdi generate --output=%s" % path, "host", "after the reboot; containers must be made anew"
+                        ),
+                    )
+                ]
+    return []
 
 
 def _guest(host: Host, guest: Guest, module: Module) -> Finding:
