@@ -87,9 +87,10 @@ def _tensors(blocks: int, draw: random.Random) -> list[tuple[str, tuple[int, ...
 
     # Wide embeddings: the last token decides what comes next, so that texts vary instead of repeating one letter.
     found = [matrix("token_embd.weight", WIDTH, vocab, 1), ones("output_norm.weight")]
-    # Only printable ASCII (tokens 3 to 96) can win: the others' logits are 0, and the largest of 94 random ones is above.
+    # Only printable ASCII (tokens 3 to 96) can win: the others' logits are all but 0, and the largest of 94 random ones is above.
+    # Not 0 itself: where a file system leaves zeros out (mke2fs -d does), the file has holes, as a download that was cut short.
     printable = [draw.gauss(0, 0.05) for _ in range(WIDTH * 94)]
-    output = [0.0] * (3 * WIDTH) + printable + [0.0] * ((vocab - 97) * WIDTH)
+    output = [1e-30] * (3 * WIDTH) + printable + [1e-30] * ((vocab - 97) * WIDTH)
     found.append(("output.weight", (WIDTH, vocab), _floats(output)))
     for n in range(blocks):
         block = "blk.%d." % n
