@@ -64,6 +64,7 @@ def test_a_section_that_comes_twice_is_lost_once() -> None:
     (b"a: 1", 1, b"a: 1\nnew\n"),
     (b"a: 1\r\nb: 2\r\n", 1, b"a: 1\r\nnew\r\nb: 2\r\n"),
     (b"a: 1\r\nb: 2", 2, b"a: 1\r\nb: 2\r\nnew\r\n"),
+    (b"a: 1\r\n#b", 2, b"a: 1\r\n#b\nnew\r\n"),
     (b"", 0, b"new\n"),
     (b"[snap]\nb: 1\n", 0, b"new\n[snap]\nb: 1\n"),
 ])

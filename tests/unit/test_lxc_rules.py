@@ -23,7 +23,8 @@ def test_which_rules_open_511_0(value: str, opens: bool) -> None:
     ("c  511:* rwm", "two blanks"), ("c 511:*  rwm", "two blanks"), ("c 511:* rw # x", "text follows fewer than three"),
     ("c 511:* rx", "'x' is no access letter"), ("C 1:1 rwm", "lower case"), ("c 511 rwm", "not MAJOR:MINOR"),
     ("c511:* rwm", "no blank follows"), ("c\u00a0511:* rwm", "no blank follows"),
-    ("c \u0665\u0661\u0661:* rwm", "decimal digits"), ("c %s:* rwm" % ("9" * 5000), "decimal digits"), ("c 511:*", "access letters (rwm) are missing"),
+    ("c \u0665\u0661\u0661:* rwm", "decimal digits"),
+    ("c %s:* rwm" % ("9" * 5000), "decimal digits"), ("c 511:*", "access letters (rwm) are missing"),
     ("/dev/nvidia0", "access letters (rwm) are missing"),
 ])
 def test_a_rule_that_lxc_skips_says_why(value: str, why: str) -> None:

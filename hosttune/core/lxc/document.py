@@ -98,8 +98,8 @@ def rewrite(document: Document, remove: Collection[int], insert: Mapping[int, Se
             out.append(document.lines[number - 1].raw)
         if insert.get(number):
             ending = _ending(document, number)
-            if out and not out[-1].endswith(b"\n"):
-                out[-1] += ending
+            if out and not out[-1].endswith(b"\n"):  # the file's last line; in a note a carriage return would be text
+                out[-1] += b"\n" if document.lines[-1].kind == NOTE else ending
             out.extend(text.encode("utf-8", "surrogateescape") + ending for text in insert[number])
     return parse(b"".join(out), document.dialect, document.pve, document.path)
 

@@ -14,7 +14,6 @@ from typing import Dict, List, Optional, Sequence, Tuple
 from ..devices import CAPS, DeviceTable, driver_of, is_nvidia_path
 from ..model import Finding, Refused
 from . import document as doc
-from . import pve
 from .closing import Closing, closes
 from .cpus import pin
 from .document import DELETE, KEY, LXC, PENDING, RAW, Document, Line
@@ -22,7 +21,8 @@ from .entries import ALLOW, DEV_KEY, MOUNT, Entries, access, entries, is_dev_lin
 from .judge import judge
 from .keys import truth
 from .narrow import undeclared
-from .needs import DEV, KEEP, NUMBER, PATH, Need, Wanted, form_of, is_concerned, needs
+from .needs import CAPS_DIR, DEV, KEEP, NUMBER, PATH, Need, Wanted, form_of, is_concerned, needs
+from .prove import prove
 from .stale import FOREIGN, UNKNOWN, stale_rules
 
 LARGEST_DEV = 255
@@ -63,10 +63,10 @@ def edit(document: Document, wanted: Wanted, devices: DeviceTable, subject: str 
     needed = needs(have, wanted, devices)
     plan = _Plan()
     plan.remove.update(undeclared(have, wanted, devices))
-    _remove_broken(plan, have, needed)
+    _remove_broken(plan, have, needed, devices, form)
     if wanted.form != KEEP:
         _remove_other_forms(plan, have, needed, devices, form)
-    _remove_stale(plan, have, wanted, devices)
+    _remove_stale(plan, have, needed, wanted, devices)
     _remove_duplicates(plan, document)
     left = _read(document, [line for line in document.main if line.number not in plan.remove], wanted)
     _add_missing(plan, document, left, needed, wanted, devices, form)
@@ -84,7 +84,7 @@ def edit(document: Document, wanted: Wanted, devices: DeviceTable, subject: str 
             raise
         return replace(seen, refusal=e)
     new = _rewrite(document, plan)
-    _prove(document, new, plan)
+    prove(document, new, plan.remove, [(key, value) for key, value, _ in plan.add])
     cards = _number_rules([need for need in needed if need.driver == "nvidia"], True, True)
     return replace(seen, data=doc.render(new), changes=_describe(document, plan),
                    closings=closes(plan.remove, have, wanted, devices, cards))
@@ -129,8 +129,9 @@ def _remove_other_forms(plan: _Plan, have: Entries, needed: Sequence[Need], devi
     """Take out what the new form says again, and nothing else: a whole folder whose nodes are not known, a node that the
     host does not have now, NVSwitch and IMEX nodes, and a GPU shown at another one's place stay as they are."""
     why = "now in the form `%s`" % form
-    again = {need.path for need in needed if need.minor is not None}
-    left = []
+    here = devices.nodes is None or form != DEV
+    again = {need.path for need in needed if need.minor is not None and (here or need.path in (devices.nodes or {}))}
+    left = [need.path for need in needed if need.path not in again]
     for line, entry in have.devs:
         if form != DEV and entry.path in again:
             plan.remove[line.number] = why
@@ -142,11 +143,13 @@ def _remove_other_forms(plan: _Plan, have: Entries, needed: Sequence[Need], devi
             plan.remove[line.number] = why
         elif form == DEV or not inner <= again:
             left += sorted(inner)
+    if form == DEV and have.access.cut:
+        return  # a raw line takes back the rules that Proxmox VE makes of devN: those in the file must stay
     for line, rule in have.rules:
         if form != PATH and line.key == ALLOW and rule.path in again:
             plan.remove[line.number] = why
     if form != NUMBER:
-        majors = {_major_of(path, devices) for path in left} | {need.major for need in needed if need.minor is None}
+        majors = {_major_of(path, devices) for path in left}
         plan.remove.update((line.number, why) for line, rule in have.nvidia_rules(devices)
                            if rule.major not in majors and (None not in majors or rule.major in {n.major for n in needed}))
 
@@ -154,28 +157,39 @@ def _remove_other_forms(plan: _Plan, have: Entries, needed: Sequence[Need], devi
 def _major_of(path: str, devices: DeviceTable) -> Optional[int]:
     """The number of NVIDIA's node at a path, None where nobody can tell."""
     node = (devices.nodes or {}).get(path)
+    if path == CAPS_DIR:
+        return devices.major(CAPS)
     return node.major if node is not None and node.type == "char" else devices.major(driver_of(path))
 
 
-def _remove_broken(plan: _Plan, have: Entries, needed: Sequence[Need]) -> None:
+def _remove_broken(plan: _Plan, have: Entries, needed: Sequence[Need], devices: DeviceTable, form: str) -> None:
     """Entries of NVIDIA's that keep the container from starting, where another one gives the node, or will."""
     again = {need.path for need in needed if need.minor is not None}
-    for index, (line, entry) in enumerate(have.devs):
-        if entry.bad and entry.path in again:
+    devs = sorted(have.devs, key=lambda pair: (int(pair[0].key[3:]), pair[0].key))
+    for index, (line, entry) in enumerate(devs):
+        if entry.bad and entry.path in again and form == DEV and entry.path in (
+                again if devices.nodes is None else devices.nodes):
             plan.remove[line.number] = "Proxmox VE cannot read it: %s" % entry.bad
-        elif any(one.path == entry.path and not one.bad for _, one in have.devs[:index]) and entry.path in again:
+        elif any(one.path == entry.path and not one.bad for _, one in devs[:index]) and entry.path in again:
             plan.remove[line.number] = "%s is given twice" % entry.path
     for line, mount in have.mounts:
-        given = have.dev(mount.source) if mount.is_bind and mount.target == mount.source else None
-        if given and given[0].number not in plan.remove and is_nvidia_path(mount.source):
-            plan.remove[line.number] = "%s gives the node, and both cannot" % given[0].key
+        if not mount.is_bind or mount.target != mount.source or not is_nvidia_path(mount.source):
+            continue
+        stays = form == DEV or mount.source not in again
+        for dev, entry in devs if stays else ():
+            if entry.path == mount.source and not entry.bad and dev.number not in plan.remove:
+                plan.remove[line.number] = "%s gives the node, and both cannot" % dev.key
 
 
-def _remove_stale(plan: _Plan, have: Entries, wanted: Wanted, devices: DeviceTable) -> None:
+def _remove_stale(plan: _Plan, have: Entries, needed: Sequence[Need], wanted: Wanted, devices: DeviceTable) -> None:
     if is_concerned(have, wanted, devices) and not have.free and not have.everything:
         for stale in stale_rules(have, devices):
             if stale.verdict not in (UNKNOWN, FOREIGN) or stale.verdict == UNKNOWN and wanted.prune:
                 plan.remove[stale.line.number] = "%d is %s now" % (stale.major, stale.owner or "nobody's")
+    for need in needed:
+        if need.major in wanted.drop:
+            raise Refused("%d is %s now, and this container needs it" % (need.major or 0, need.driver), "--drop %s" % need.major,
+                          "leave that major out: grep -w %s /proc/devices" % need.major)
     for line, rule in have.rules:
         if line.key == ALLOW and rule.type == "c" and rule.major in wanted.drop:
             plan.remove[line.number] = "%d was named to be dropped" % rule.major
@@ -194,19 +208,24 @@ def _add_missing(plan: _Plan, document: Document, left: Entries, needed: Sequenc
     for need in needed:
         opened = left.opens(need.path, need.major, need.minor)
         given = left.dev(need.path) or left.binds(need.path) or left.hook
-        if not given and form == DEV and need.minor is not None and not left.target(need.path):
+        if not given and left.target(need.path):
+            continue  # judge says so: something else is mounted there
+        if not given and form == DEV and need.minor is not None:
             if devices.nodes is not None and need.path not in devices.nodes:
                 continue  # judge says so: an entry for a node that is not there keeps the container from starting
             value = "%s,mode=%s" % (need.path, _mode(need, devices))
             plan.add.append(("dev%d" % _free_dev(document, plan), value, need.path + " was missing"))
             if not left.access.cut:
                 continue
-        elif not given and not left.target(need.path):
+        elif not given:
             kind = "dir" if need.minor is None and need.path.endswith("-caps") else "file"
             value = "%s %s none bind,optional,create=%s" % (need.path, need.path[1:], kind)
             plan.add.append((MOUNT, value, need.path + " was missing"))
         if not opened:
             closed.append(need)
+    if left.free or left.everything:
+        _take_back_denials(plan, left, closed)
+        return
     if form == PATH:
         plan.add += [(ALLOW, "%s rwm" % need.path, "no rule opened %s" % need.path) for need in closed
                      if need.minor is not None]
@@ -214,6 +233,15 @@ def _add_missing(plan: _Plan, document: Document, left: Entries, needed: Sequenc
     for value in _number_rules(closed, _is_exact(left, wanted, devices), bool(wanted.gpus)):
         major = int(value.split()[1].split(":")[0])
         plan.add.append((ALLOW, value, "no rule opened %s, which is %d" % (devices.owner(major) or "NVIDIA's", major)))
+
+
+def _take_back_denials(plan: _Plan, left: Entries, closed: Sequence[Need]) -> None:
+    """Everything is open but for deny rules, and only the same text takes one back. A rule that denies more than NVIDIA's
+    numbers is its owner's to change."""
+    for line, rule in left.access.denied:
+        if rule.major is not None and any(rule.touches(need.major or -1, need.minor) for need in closed):
+            value = "c %d:%s %s" % (rule.major, "*" if rule.minor is None else rule.minor, rule.access)
+            plan.add.append((ALLOW, value, "line %d denies it" % line.number))
 
 
 def _mode(need: Need, devices: DeviceTable) -> str:
@@ -268,29 +296,3 @@ def _describe(document: Document, plan: _Plan) -> Tuple[str, ...]:
     out = ["- %s  (line %d: %s)" % (document.lines[number - 1].text, number, plan.remove[number])
            for number in sorted(plan.remove)]
     return tuple(out + ["+ %s  (%s)" % (doc.format_line(document, key, value), why) for key, value, why in plan.add])
-
-
-def _prove(old: Document, new: Document, plan: _Plan) -> None:
-    """Both files, without the lines that were removed and added, must say the same, section by section. Anything else
-    is a mistake of ours, and then no file is written."""
-    if [line.raw for line in old.lines if line.part] != [line.raw for line in new.lines if line.part]:
-        raise AssertionError("an edit of main reached another section of %s" % old.path)
-    if [line.text for line in old.main if line.reason] != [line.text for line in new.main if line.reason]:
-        raise AssertionError("an edit touched a line that nobody understands in %s" % old.path)
-    before, after = pve.kept(old)[""], pve.kept(new)[""]
-    removed = [old.lines[number - 1] for number in plan.remove]
-    for line in removed:
-        if line.kind == RAW:
-            before.raw.remove((line.key, line.value))
-        elif line.kind == KEY and DEV_KEY.match(line.key):
-            before.keys.pop(line.key, None)
-        else:
-            raise AssertionError("an edit wanted to remove %r from %s" % (line.text, old.path))
-    for key, value, _ in plan.add:
-        if DEV_KEY.match(key):
-            if after.keys.pop(key, None) != value:
-                raise AssertionError("%s: %s did not arrive in %s" % (key, value, old.path))
-        else:
-            after.raw.remove((key, value))
-    if before != after:
-        raise AssertionError("an edit changed more than it said in %s" % old.path)

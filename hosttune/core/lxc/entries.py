@@ -31,7 +31,7 @@ class Access:
     free: bool = False
     everything: Optional[Tuple[Line, Rule]] = None
     opened: Tuple[Tuple[Line, Rule], ...] = ()
-    denied: Tuple[Rule, ...] = ()
+    denied: Tuple[Tuple[Line, Rule], ...] = ()
     cut: bool = False
 
 
@@ -49,11 +49,11 @@ def access(rules: Sequence[Tuple[Line, Rule]], free: bool, rules_end_freedom: bo
                 now = Access(False, None, ((line, rule),), cut=True)
             else:
                 now = replace(now, opened=now.opened + ((line, rule),),
-                              denied=tuple(denied for denied in now.denied if not denied.same(rule)))
+                              denied=tuple((at, denied) for at, denied in now.denied if not denied.same(rule)))
         elif rule.type == "a":
             now = Access(cut=True)
         elif now.free or now.everything:
-            now = replace(now, denied=now.denied + (rule,))
+            now = replace(now, denied=now.denied + ((line, rule),))
         else:
             now = replace(now, opened=tuple((at, opened) for at, opened in now.opened if not opened.same(rule)))
     return now
@@ -87,23 +87,33 @@ class Entries:
         if self.dev(path) and not self.access.cut:
             return True
         if self.free or self.everything:
-            return major is None or not any(rule.touches(major, minor) for rule in self.access.denied)
+            return not self.denying(major, minor)
         return any(rule.path == path and {"r", "w"} <= set(rule.access) if rule.path else
                    major is not None and rule.opens(major, minor) for _, rule in self.access.opened)
+
+    def denying(self, major: Optional[int], minor: Optional[int]) -> Tuple[Tuple[Line, Rule], ...]:
+        """Where everything is open but for deny rules: those about this node. Only an allow rule of the same text, or the
+        end of the line, takes one back."""
+        return () if major is None else tuple(
+            (line, rule) for line, rule in self.access.denied if rule.touches(major, minor))
 
     def dev(self, path: str) -> Optional[Tuple[Line, DevEntry]]:
         """The devN entry for a path."""
         return next(((line, entry) for line, entry in self.devs if entry.path == path and not entry.bad), None)
 
     def binds(self, path: str) -> Optional[Tuple[Line, Mount]]:
-        """The mount entry that shows a node of the host, itself or with its folder, at its own path inside. One GPU may
-        stand in the place of another."""
-        return next(((line, mount) for line, mount in self.mounts if mount.is_bind and _shows(mount, path)), None)
+        """The mount entry that shows a node of the host, itself or with its folder, at its own path inside. Of several at
+        one place the last covers the others. One GPU may stand in the place of another."""
+        for line, mount in reversed(self.mounts):
+            if mount.is_bind and _shows(mount, path):
+                return line, mount
+            if _fills(mount, path):
+                return None
+        return None
 
     def target(self, path: str) -> Optional[Tuple[Line, Mount]]:
         """The mount entry that makes something at this path inside, or fills the folder it is in."""
-        return next(((line, mount) for line, mount in self.mounts if not mount.bad and
-                     (mount.target == path or path.startswith(mount.target.rstrip("/") + "/") and mount.is_bind)), None)
+        return next(((line, mount) for line, mount in self.mounts if _fills(mount, path)), None)
 
     @property
     def paths(self) -> FrozenSet[str]:
@@ -122,6 +132,11 @@ class Entries:
         rules = self.dead if dead else self.rules
         return tuple((line, rule) for line, rule in rules if line.key.endswith(".allow") and rule.type == "c"
                      and rule.major is not None and is_nvidia_major(rule.major, devices))
+
+
+def _fills(mount: Mount, path: str) -> bool:
+    inside = mount.target == path or path.startswith(mount.target.rstrip("/") + "/") and mount.is_bind
+    return inside and not mount.bad
 
 
 def _shows(mount: Mount, path: str) -> bool:

@@ -87,6 +87,12 @@ def _closed(document: Document, have: Entries, needed: Sequence[Need], subject: 
             out.append(finding("HT421", ERROR, subject, "%s has no number: %s is not in /proc/devices, so nobody can say which "
                                "rule it needs" % (names, driver), have="module not loaded", want="module loaded",
                                evidence=place, hint=Hint(_modprobe(of[0]), "host", "nothing", "apply")))
+        elif have.denying(of[0].major, of[0].minor):
+            line, rule = have.denying(of[0].major, of[0].minor)[0]
+            hint = _by_hand("remove or narrow that line") if rule.major is None else _sync(subject)
+            out.append(finding("HT421", FAIL, subject, "line %d denies %s, which is %s now" % (
+                line.number, names, ", ".join(need.numbers for need in of)), have=line.text, want="no such line",
+                evidence=(document.place(line),), hint=hint, proof=PROVED))
         else:
             out.append(finding("HT421", FAIL, subject, "no rule opens %s, which is %s now" % (
                 names, ", ".join(need.numbers for need in of)), have=_rules(have), want="c %d:* rwm" % of[0].major,
@@ -157,7 +163,7 @@ def _everything(document: Document, have: Entries, wanted: Wanted, devices: Devi
                 return [finding("HT423", WARN, subject, "`%s` opens all %d GPUs, and %s wanted" % (
                     line.value, len(devices.gpus()), "GPU %d is" % wanted.gpus[0] if len(wanted.gpus) == 1 else
                     "%d are" % len(wanted.gpus)), have=line.value, want="exact minors, or devN entries",
-                    hint=_sync(subject, " --form dev"), evidence=(document.place(line),))]
+                    hint=_sync(subject), evidence=(document.place(line),))]
     return []
 
 
