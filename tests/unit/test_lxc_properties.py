@@ -22,7 +22,7 @@ from hosttune.core.model import Refused
 from tests.unit.lxc_cases import NODES, PROC_DEVICES, a_host, inputs
 from tests.unit.lxc_grammar import config, configs
 
-EXAMPLES = settings(max_examples=3000, deadline=None)
+EXAMPLES = settings(max_examples=120, deadline=None)
 
 WANTS = {
     "keep": Wanted(), "all": Wanted(gpus=None), "one": Wanted(gpus=(1,)), "required": Wanted(gpus=None, required=True),
