@@ -6,8 +6,8 @@ uvm_disable_hmm, a bool that cannot be changed while the module is loaded; on x8
 
 from __future__ import annotations
 
-from .. import container
 from ..host import Host, read_or_none
+from . import shape_kept
 from .shape_module import module_knob
 
 NOW = "/sys/module/nvidia_uvm/parameters/uvm_disable_hmm"
@@ -15,10 +15,8 @@ NOW = "/sys/module/nvidia_uvm/parameters/uvm_disable_hmm"
 
 def skip(host: Host) -> str:
     """Not in a container, and not without a module that has the parameter."""
-    inside = container.inside(host)
-    if inside:
-        return "set on the host, not inside a container (%s)" % inside
-    return "" if read_or_none(host, NOW) is not None else "nvidia-uvm is not loaded, or too old to have it"
+    there = read_or_none(host, NOW) is not None
+    return shape_kept.of_the_host(host) or ("" if there else "nvidia-uvm is not loaded, or too old to have it")
 
 
 NVIDIA_HMM = module_knob(

@@ -48,7 +48,7 @@ def step(host: Host, subject: str, have: str, want: str) -> Step:
     raise Refused("hosttune writes no MaxPayload", subject, way_out)
 
 
-WANT = "one size on the whole way"
+WANT = "equal"
 PCIE_MAX_PAYLOAD = Knob(
     id="HT202",
     name="pcie-max-payload",
