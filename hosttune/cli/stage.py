@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Sequence
 
 import click
 
@@ -14,6 +15,7 @@ from ..core.profile import Profile
 from ..core.stage import declared, pages, source, space
 from ..core.stage import drop as dropping
 from ..core.stage import verify as verifying
+from ..core.stage.pace import Pace
 from ..core.stage.progress import Progress
 from .output import Output, reporting
 from .profile import load, profile_option
@@ -28,12 +30,20 @@ def _caches() -> tuple[str, ...]:
     return source.hub_caches(os.environ, os.path.expanduser("~"))
 
 
+def _rate(context: click.Context, option: click.Parameter, text: str) -> float:
+    """Bytes a second."""
+    try:
+        return space.rate_of(text) if text else 0.0
+    except ValueError as e:
+        raise click.BadParameter(str(e)) from None
+
+
 class Line:
     """Progress on stderr: one line that is written over where a terminal shows it, else one line an event."""
 
     def __init__(self) -> None:
         self.terminal = sys.stderr.isatty()
-        self.started = time.monotonic()
+        self.started, self.tenth = time.monotonic(), 0
 
     def staged(self, now: Progress) -> None:
         """Told by the copy."""
@@ -50,6 +60,18 @@ class Line:
             left = "" if now.left is None else ", %d s left" % now.left
             self._over("%s: %s of %s (%d%%), %s/s%s" % (
                 now.name, size, total, 100 * now.bytes // now.total, space.size_text(now.rate), left))
+
+    def fetched(self, done: int, total: int) -> None:
+        """Told by a download: all the time on a terminal, else at each tenth."""
+        if not self.tenth:
+            self._event("download: %s" % space.size_text(total))
+        tenth = 1 + (10 * done // total if total else 10)
+        said = "download: %s of %s (%d%%)" % (space.size_text(done), space.size_text(total), 100 * done // max(1, total))
+        if self.terminal:
+            self._over(said)
+        elif tenth > self.tenth:
+            self._event(said)
+        self.tenth = tenth
 
     def read(self, done: int, total: int) -> None:
         """Told by verify."""
@@ -75,17 +97,28 @@ class Line:
 @click.option("--restart", type=click.Choice(["never", "idle", "always"]),
               help="Of the containers that use it. Default: as the profile says, else never.")  # fmt: skip
 @click.option("--threads", type=click.IntRange(0, 256), default=0, help="Default: one for each CPU, at most 32.")
+@click.option("--limit", callback=_rate, default="", metavar="RATE", help="At most so much a second, as in 2GB/s. Default: none.")
+@click.option("--nice", type=click.IntRange(0, 19), default=0, help="For CPU and disk, beside an engine that serves.")
+@click.option("--token-file", metavar="FILE", help="Of mode 0600, with the hub's token. Default: the profile's, else HF_TOKEN.")
 @click.option("--evict", is_flag=True, help="Take others out of memory for it: nobody's first; none that is in use.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done.")
 @profile_option
 @reporting
-def add(model: str, spec: str, restart: str | None, threads: int, evict: bool, dry_run: bool, profile_path: str | None,
-        output: Output) -> int:  # fmt: skip
+def add(model: str, spec: str, restart: str | None, threads: int, limit: float, nice: int, token_file: str | None, evict: bool,
+        dry_run: bool, profile_path: str | None, output: Output) -> int:  # fmt: skip
     """Bring MODEL into memory. Refused, with the sum, if it does not fit; a run that was killed goes on where it was."""
     profile, line = load(profile_path), Line()
     # A path that a person types may be relative; one in a profile may not.
     spec = os.path.abspath(spec) if spec and not spec.startswith(("hf:", "ssh:")) else spec
-    report = declared.bring(LiveHost(), profile, model, spec, _caches(), restart, dry_run, line.staged, threads, evict)
+    host, token = LiveHost(), token_file or str(profile.models.get(model, {}).get("token-file", ""))
+
+    def fetch(repository: str, revision: str, caches: Sequence[str]) -> None:
+        from .. import hub
+
+        hub.fetch(host, repository, revision, caches[0], token, hub.pythons(profile, os.environ), line.fetched)
+
+    report = declared.bring(host, profile, model, spec, _caches(), restart, dry_run, line.staged, threads, evict, fetch,
+                            Pace(limit, nice))  # fmt: skip
     line.end()
     return output.emit(report, profile)
 

@@ -6,10 +6,8 @@ from __future__ import annotations
 import json
 import mmap
 import os
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,50 +15,16 @@ import pytest
 from hosttune.core import engine
 from hosttune.core.live import LiveHost
 from hosttune.core.lxc import models as in_container
-from hosttune.core.model import Refused, Report
+from hosttune.core.model import Refused
 from hosttune.core.profile import Profile, validate
-from hosttune.core.stage import declared, drop, manifest, progress, space, status, tmpfs, verify
-from tests.kernel import mission
+from hosttune.core.stage import declared, drop, manifest, pages, progress, space, status, tmpfs, verify
 from tests.kernel.conftest import MakeContainer
 from tests.kernel.container import REPOSITORY
-from tests.kernel.view import mount, scratch, unmount
-from tests.unit.stage_models import COMMIT, GGUF, cached, contents, plain, read_back, tensors
-
-MOUNT = Path(manifest.MOUNT)
-FILES = {**contents(shards=3), "a b\nc/\u00e4.json": b"{}", "sub/empty.txt": b""}
-
-
-@pytest.fixture(autouse=True)
-def shm(private_namespace: None) -> Iterator[None]:
-    """/dev/shm and hosttune's own folders, empty and the test's alone."""
-    mount("-t", "tmpfs", "-o", "mode=1777,size=2g", "tests-shm", "/dev/shm")
-    folders = mission.private_state()
-    yield
-    while MOUNT.is_mount():
-        unmount(MOUNT)
-    for folder in [*folders, "/dev/shm"]:
-        unmount(folder)
-
-
-@pytest.fixture
-def model() -> Path:
-    """A model in a directory that is no tmpfs of ours."""
-    return plain(scratch("model"), FILES)
-
-
-def bring(name: str, folder: Path | str, **more: object) -> Report:
-    return declared.bring(LiveHost(), Profile(), name, str(folder), **more)  # type: ignore[arg-type]
-
-
-def ids(report: Report, *statuses: str) -> set[str]:
-    return {f.id for f in report.findings if f.status in statuses}
-
-
-def is_whole(name: str, files: dict[str, bytes]) -> None:
-    """As a reader sees it: the files, the manifest, and nothing of ours left beside them."""
-    assert read_back(MOUNT / name) == files
-    assert sorted(p.name for p in (MOUNT / ".hosttune").iterdir()) == [name + ".json"]
-    assert ids(verify.verify(LiveHost(), [name]), "fail", "error") == set()
+from tests.kernel.staged import FILES, MOUNT, bring, command, ids, is_whole, kill, scratched
+from tests.kernel.staged import model as model  # fixtures
+from tests.kernel.staged import shm as shm
+from tests.kernel.view import mount, scratch
+from tests.unit.stage_models import COMMIT, GGUF, cached, plain, read_back
 
 
 def test_model_is_staged_whole_and_a_second_run_touches_and_reads_nothing(model: Path) -> None:
@@ -167,34 +131,6 @@ KILLS = {
     "between rename and manifest": ("copy", "move", 1, "after"),
     "before the manifest": ("manifest", "dump", 1, "after"),
 }
-KILLED = """
-import itertools, os, signal, sys
-from hosttune.core.live import LiveHost
-from hosttune.core.profile import Profile
-from hosttune.core.stage import add, copy, declared, manifest, tmpfs
-module, name, count, when = sys.argv[3:]
-owner, calls = {"add": add, "copy": copy, "manifest": manifest, "tmpfs": tmpfs}[module], itertools.count(1)
-real = getattr(owner, name)
-def killing(*args, **more):
-    fatal = next(calls) == int(count)  # each call has a number of its own, whichever thread it comes from
-    if fatal and when == "before":
-        os.kill(os.getpid(), signal.SIGKILL)
-    out = real(*args, **more)
-    if fatal:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return out
-setattr(owner, name, killing)
-declared.bring(LiveHost(), Profile(), "tiny", sys.argv[2])
-"""
-
-
-def kill(folder: Path, where: tuple[str, str, int, str]) -> None:
-    env = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    argv = [sys.executable, "-c", KILLED, "tiny", str(folder), *map(str, where)]
-    done = subprocess.run(argv, env=env, capture_output=True, text=True)
-    assert done.returncode == -signal.SIGKILL, done.stderr
-
-
 @pytest.mark.parametrize("where", KILLS)
 def test_killed_anywhere_it_is_not_staged_and_the_next_run_ends_whole(where: str, model: Path) -> None:
     kill(model, KILLS[where])
@@ -240,60 +176,6 @@ def test_damage_by_name_size_or_time_is_told_and_only_that_is_copied_again(model
     bring("tiny", model, told=lambda now: copied.append(now.file) if now.event == "file" else None)
     assert sorted(copied) == ["config.json", shard.name]
     is_whole("tiny", FILES)
-
-
-def scratched(path: Path, at: int) -> None:
-    """One byte is another, under the right size and time."""
-    was = path.stat()
-    with path.open("r+b") as f:
-        f.seek(at)
-        f.write(b"\0")
-    os.utime(path, ns=(was.st_mtime_ns, was.st_mtime_ns))
-
-
-def test_verify_finds_one_wrong_byte_and_repair_copies_its_chunk_alone() -> None:
-    files = {"m.gguf": GGUF + bytes(range(1, 256)) * (80 << 12)}
-    model = plain(scratch("model"), files)
-    bring("tiny", model)
-    file = MOUNT / "tiny/m.gguf"
-    scratched(file, 40 << 20)
-    assert ids(status.of_sources(LiveHost(), {}), "fail") == set()
-    (found,) = verify.verify(LiveHost(), []).findings
-    assert (found.id, found.status) == ("HT502", "fail") and file.name in found.have
-    assert found.hint.command == "hosttune stage verify --repair tiny"
-    inode = file.stat().st_ino
-    door = LiveHost()
-    with file.open("rb") as f, mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ) as engine:
-        mended = verify.verify(door, ["tiny"], repair=True)
-        assert engine[40 << 20] == files["m.gguf"][40 << 20], "who has it mapped sees it come right"
-    assert ids(mended, "fail", "error") == set() and mended.changed
-    assert door.effects[-1]["bytes"] == 32 << 20 and file.stat().st_ino == inode
-    is_whole("tiny", files)
-
-
-def test_repair_of_a_file_with_the_hubs_hash_finds_the_chunk_by_hashing_both_sides() -> None:
-    files = {"model.safetensors": tensors({"a": ("uint8", (70 << 20,))}), "config.json": b'{"architectures": ["X"]}'}
-    snapshot = cached(scratch("hub"), files=files)
-    bring("tiny", snapshot)
-    scratched(MOUNT / "tiny/model.safetensors", 65 << 20)
-    door = LiveHost()
-    assert ids(verify.verify(door, [], repair=True), "fail", "error") == set()
-    assert door.effects[-1]["bytes"] == len(files["model.safetensors"]) - (64 << 20)
-    is_whole("tiny", files)
-
-
-@pytest.mark.parametrize("what", ["changed", "damaged", "gone"])
-def test_repair_from_a_source_that_is_not_what_it_was_is_refused_and_told(what: str) -> None:
-    files = {"model.safetensors": tensors({"a": ("uint8", (1 << 20,))}), "config.json": b'{"architectures": ["X"]}'}
-    model = cached(scratch("hub"), files=files) if what == "damaged" else plain(scratch("model"), files)
-    bring("tiny", model)
-    scratched(MOUNT / "tiny/model.safetensors", 1 << 19)
-    source = (model / "model.safetensors").resolve()
-    source.unlink() if what == "gone" else scratched(source, 77777)
-    was = (MOUNT / "tiny/model.safetensors").read_bytes()
-    (found,) = verify.verify(LiveHost(), [], repair=True).findings
-    assert (found.id, found.status) == ("HT502", "fail") and "was not mended" in found.summary
-    assert "hosttune stage drop tiny" in found.hint.command and (MOUNT / "tiny/model.safetensors").read_bytes() == was
 
 
 def test_model_that_cannot_fit_is_refused_with_the_sum_before_anything_is_made() -> None:
@@ -498,3 +380,40 @@ def test_unit_names_are_those_of_systemd_escape(path: str) -> None:
 
 def test_entry_is_the_documented_one() -> None:
     assert in_container.VALUE in (REPOSITORY / "docs/findings/HT505.md").read_text()
+
+
+def test_no_descriptor_is_left_on_what_was_removed(model: Path) -> None:
+    bring("tiny", model)
+    (model / "config.json").write_bytes(b'{"architectures": ["Other"]}')
+    bring("tiny", model)
+    scratched(MOUNT / "tiny/model-00002-of-00003.safetensors", 2 << 20)
+    verify.verify(LiveHost(), [], repair=True)
+    pages.look("tiny")
+    drop.drop(LiveHost(), "tiny")
+    held = [os.readlink("/proc/self/fd/" + fd) for fd in os.listdir("/proc/self/fd") if os.path.islink("/proc/self/fd/" + fd)]
+    mapped = Path("/proc/self/maps").read_text()
+    assert not [path for path in held if "models" in path] and str(MOUNT) not in mapped
+    assert os.statvfs(MOUNT).f_bfree == os.statvfs(MOUNT).f_blocks - blocks_of_folders(), "all of its memory is back"
+
+
+def blocks_of_folders() -> int:
+    """tmpfs counts none for a folder; hosttune's own folder is all that is left."""
+    assert [p.name for p in MOUNT.iterdir()] == [".hosttune"]
+    return sum(p.stat().st_blocks for p in MOUNT.rglob("*")) * 512 // os.statvfs(MOUNT).f_bsize
+
+
+def test_nobody_without_root_stages_drops_or_repairs(model: Path) -> None:
+    bring("tiny", model)
+    for words in (("add", "other", "--source", str(model)), ("drop", "tiny"), ("verify", "--repair")):
+        code = "import sys; from hosttune.cli import main; sys.exit(main(sys.argv[1:]))"
+        argv = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", sys.executable, "-c", code, "stage", *words]
+        run = subprocess.run(argv, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(REPOSITORY)})
+        assert run.returncode == 2 and "root is needed" in run.stderr and "Traceback" not in run.stderr, run.stderr
+    is_whole("tiny", FILES)
+
+
+def test_progress_without_a_terminal_is_a_line_an_event(model: Path) -> None:
+    done = command("add", "tiny", "--source", str(model))
+    lines = done.stderr.splitlines()
+    assert done.returncode == 0 and "to copy" in lines[0] and len([x for x in lines if ", file " in x]) == len(FILES)
+    assert "hashed" in lines[-1] and "\r" not in done.stderr and "\033" not in done.stderr

@@ -37,6 +37,7 @@ PAST_THE_DOOR = {
     "bench/results.py": "keeps results for whoever runs a benchmark, not settings of the machine",
     "cli/streams.py": "gives a closed standard stream a place",
     "cli/__init__.py": "the same, when nobody reads what is printed",
+    "hub.py": "follows a download of an hour line by line, in a Python that has the hub's library",
     "zipapp.py": "writes the file that it is asked for",
 }
 """Files that touch a machine without asking a Host, each with its reason. A file that no longer does so must leave."""
