@@ -233,7 +233,12 @@ def _link(sheet: Sheet, machine: Topology, device: Device, x: float, y: float, t
     sheet.line(x, y, to, y, "link %s%s" % (device.kind, " faulty" if device.narrow else ""), _thick(device.link.width))
     width, speed = link_words(device.link, device.can)
     middle = to - LINE / 2
-    sheet.text(middle, y - 8, "%s · %s" % (width, speed), "small mid%s" % (" warn bold" if device.narrow else ""))
+    sheet.text(
+        middle,
+        y - 8,
+        " · ".join((width, speed)) if speed else "",
+        "small mid%s" % (" warn bold" if device.narrow else ""),
+    )
     own = machine.bridges.get(device.way[-1]) if len(device.way) > 1 else None
     redirects = any(b.acs == REDIRECTS for b in machine.upstream_of(device.bdf))
     below = [short(own.bdf)] if own else []
@@ -263,7 +268,7 @@ def _matrix(sheet: Sheet, machine: Topology, y: float) -> float:
     numbers = [gpu.number for gpu in machine.gpus if gpu.number is not None]
     if len(numbers) < 2:
         return y
-    sheet.text(MARGIN, y, "Ways between GPUs", "h2")
+    sheet.text(MARGIN, y, "Ways between GPUs over PCIe", "h2")
     x0, y0, word = MARGIN + 26, y + 30, paths(machine)
     for n, a in enumerate(numbers):
         sheet.text(x0 + n * CELL_WIDTH + CELL_WIDTH / 2, y0 - 6, str(a), "small mid dim")

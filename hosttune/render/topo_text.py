@@ -64,6 +64,8 @@ def _count(number: int, what: str) -> str:
 
 def link_words(link: Link, can: Link) -> tuple[str, str]:
     """Width and speed: now, and at most where that is more."""
+    if link == can == Link():
+        return "", ""  # no PCI Express, or nothing that tells of a link: virtio in a virtual machine
     width = "x%d" % link.width if link.width else "x?"
     speed = "%g" % link.speed if link.speed else "?"
     if can.max_width and can.max_width != link.width:
@@ -163,7 +165,7 @@ def _matrix(machine: Topology, style: Style) -> Iterator[str]:
     if len(numbers) < 2:
         return
     word = paths(machine)
-    yield "ways between GPUs"
+    yield "ways between GPUs over PCIe (NVLink is not seen in /sys: nvidia-smi topo -m)"
     yield "      " + "".join("%-5d" % n for n in numbers)
     for a in numbers:
         cells = [word[a, b] for b in numbers]
