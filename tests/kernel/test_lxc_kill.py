@@ -134,7 +134,7 @@ def test_the_cluster_lost_in_the_middle_is_said_and_the_old_file_stands(
 ) -> None:
     name, is_now = MOMENTS[moment]
     real = getattr(os, name)
-    lost = []
+    lost: list[object] = []
 
     def losing(*arguments: object, **more: object) -> object:
         if not lost and is_now(*arguments[:2]):
