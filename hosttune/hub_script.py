@@ -48,7 +48,7 @@ def main(asked: Dict[str, str]) -> None:
     api = huggingface_hub.HfApi()
     commit = api.model_info(repository, revision=asked["revision"]).sha
     rows = api.list_repo_tree(repository, recursive=True, revision=commit)
-    total = sum(row.size for row in rows if getattr(row, "size", None) is not None)
+    total = sum(int(getattr(row, "size", 0) or 0) for row in rows)
     full = room(total, blobs, cache)
     if full:
         say(error="ENOSPC", what=full)

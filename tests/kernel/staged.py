@@ -79,7 +79,7 @@ declared.bring(LiveHost(), Profile(), "tiny", sys.argv[2])
 """
 
 
-def kill(folder: Path, where: tuple[str, str, int, str]) -> None:
+def kill(folder: Path | str, where: tuple[str, str, int, str]) -> None:
     env = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     argv = [sys.executable, "-c", KILLED, "tiny", str(folder), *map(str, where)]
     done = subprocess.run(argv, env=env, capture_output=True, text=True)
