@@ -221,6 +221,8 @@ def acs_words(machine: Topology) -> str:
         names = [short(b) for b in sorted({b for by in sent_up for b in by})]
         listed = ", ".join(names[:4]) + (" and %d more" % (len(names) - 4) if len(names) > 4 else "")
         return "sends %d of %d pairs below a switch up to the root complex (%s)" % (len(sent_up), len(pairs), listed)
+    if not ports and all(gpu.root for gpu in machine.gpus):
+        return "no port is above the GPUs: is this a virtual machine?"
     if not ports or any(b.acs == UNKNOWN for b in ports):
         return "unknown: %s" % (
             "config space is shown to root only" if ports else "the ports above the GPUs are not told"

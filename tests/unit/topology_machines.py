@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Machines on paper for topologies, from a few lines each: what sysfs would show, down to the symbolic links.
 
-A tree is {root bus: [port]}, a port is (bdf, [what hangs below it]); what hangs below is an endpoint or the ports of a switch.
+A tree is {root bus: [port or endpoint]}, a port is (bdf, [what hangs below it]); what hangs below is an endpoint or the ports of a switch.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def config(acs: int | None) -> dict[str, str]:
 
 
 def machine(
-    roots: Mapping[str, Sequence[Port]], nodes: Sequence[tuple[int, str, int]] = ((0, "0-31", 0), (1, "32-63", 1)),
+    roots: Mapping[str, Sequence[Port | End]], nodes: Sequence[tuple[int, str, int]] = ((0, "0-31", 0), (1, "32-63", 1)),
     minors: bool = True, iommu: str = "",
 ) -> dict[str, Any]:  # fmt: skip
     """A view of a recording. nodes: (id, CPUs, socket)."""
@@ -70,8 +70,8 @@ def machine(
         files[base + "/distance"] = " ".join("10" if n == number else "32" for n, _, _ in nodes) + "\n"
         files["/sys/devices/system/cpu/cpu%s/topology/physical_package_id" % cpus.split("-")[0]] = "%d\n" % socket
     for root, ports in roots.items():
-        for port in ports:
-            _port(port, "../../../devices/" + root, files, dirs, links, iommu)
+        for one in ports:
+            _hang(one, "../../../devices/" + root, files, dirs, links, iommu)
     gpus = sorted(
         path.split("/")[-2] for path, text in files.items() if path.endswith("/vendor") and text == "0x10de\n"
     )
@@ -84,6 +84,13 @@ def machine(
     return {"uname": "pve1 6.14.11-4-pve x86_64", "files": files, "dirs": dirs, "links": links}
 
 
+def _hang(one: Port | End, above: str, files: Any, dirs: Any, links: Any, iommu: str) -> None:
+    if isinstance(one, Port):
+        _port(one, above, files, dirs, links, iommu)
+    else:
+        _end(one, above, files, dirs, links, iommu)
+
+
 def _port(port: Port, above: str, files: Any, dirs: Any, links: Any, iommu: str) -> None:
     base = "%s/%s" % (DEVICES, port.bdf)
     dirs[DEVICES].append(port.bdf)
@@ -92,10 +99,7 @@ def _port(port: Port, above: str, files: Any, dirs: Any, links: Any, iommu: str)
     files[base + "/config"] = config(port.acs)
     _link(base, port.width, port.speed, port.width, port.speed, files)
     for one in port.below:
-        if isinstance(one, Port):
-            _port(one, links[base], files, dirs, links, iommu)
-        else:
-            _end(one, links[base], files, dirs, links, iommu)
+        _hang(one, links[base], files, dirs, links, iommu)
 
 
 def _end(end: End, above: str, files: Any, dirs: Any, links: Any, iommu: str) -> None:
