@@ -49,7 +49,10 @@ def unit(host: Host, name: str) -> Process:
     """A unit and its main process. Refused for one that systemd does not know."""
     name = name if "." in name else name + ".service"
     ran = host.run(("systemctl", "show", name, "-p", ",".join(SETTINGS)))
-    settings = dict(line.partition("=")[::2] for line in ran.out.splitlines() if "=" in line)
+    settings: Dict[str, str] = {}
+    for line in ran.out.splitlines():
+        key, _, value = line.partition("=")
+        settings[key] = "%s, %s" % (settings[key], value) if settings.get(key) else value  # DeviceAllow comes a line an entry
     if ran.rc or settings.get("LoadState", "not-found") == "not-found":
         why = (
             "there is no such unit" if not ran.rc else (ran.err.strip().splitlines() or ["systemd does not answer"])[0]

@@ -259,12 +259,12 @@ def _process(host: Host, declared: Declared) -> Optional[Process]:
 def _through(
     host: Host, seen: Process, paths: Sequence[str], calls: Sequence[str], uid: Optional[int], timeout: float
 ) -> Inquiry:
-    """As that process would find the nodes; the libraries only where all of them open to it, since they are asked from here,
+    """As that process would find the nodes; the libraries only where none of them is refused, since they are asked from here,
     outside of its sandbox. A unit that does not run is asked as root, and judged by its settings."""
     if not seen.pid:
         return host.inquire(paths, (), timeout=timeout)
     nodes = host.inquire(paths, (), uid=uid, timeout=timeout, pid=seen.pid).nodes
-    if seen.own_view or any(node.get("open") != "ok" for node in nodes.values()):
+    if seen.own_view or any(node.get("access") != "ok" for node in nodes.values()):
         return Inquiry(nodes, {})
     told = host.inquire((), calls, uid=uid, env=dict(seen.env, PATH="/usr/sbin:/usr/bin:/sbin:/bin"), timeout=timeout)
     return Inquiry(nodes, told.calls, told.protected, told.stuck)

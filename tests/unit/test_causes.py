@@ -85,4 +85,4 @@ def test_its_near_neighbour_is_not_taken_for_it(name: str) -> None:
 
 def test_every_public_report_has_its_row() -> None:
     here = {name.split()[0] for name in CASES}
-    assert {f"T{n:02d}" for n in range(1, 16)} - here == {"T10"}, "T10 is seen in a process, by --pid (test_process.py)"
+    assert {f"T{n:02d}" for n in range(1, 16)} - here == {"T10"}, "T10 is seen in a process, by --pid (tests/kernel/test_doctor_process.py)"

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Through the eyes of a process or a unit: real processes with their own limits, /dev and device cgroup; a real systemd's
+sandbox; a program that a real AddressSanitizer is built into."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hosttune.core.diagnose import diagnose
+from hosttune.core.examine import declared_of
+from hosttune.core.live import LiveHost
+from hosttune.core.lxc import inside
+from hosttune.core.model import Finding, Refused, first_cause
+from hosttune.core.probes import PROBES
+from hosttune.core.recording import SCHEMA, RecordingHost, load
+from hosttune.core.survey import Declared, survey
+from hosttune.data import machine
+from tests.kernel.cgroup_device import DeviceCgroup, Rule
+from tests.kernel.conftest import MakeContainer
+from tests.kernel.fake_tree import FakeTrees
+from tests.kernel.nodes import GpuNodes, bind_entries
+from tests.kernel.standin import StandIn
+
+UVM = "/dev/nvidia-uvm"
+
+
+@pytest.fixture
+def gpu(fake: FakeTrees, nodes: GpuNodes, standin: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake.gpu_host(gpus=1, uvm=511)
+    nodes.make_all(gpus=1, uvm=511)
+    for name, value in standin.env.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def running() -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Processes to look at; ended after the test."""
+    started: list[subprocess.Popen[bytes]] = []
+    yield started
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def findings(declared: Declared) -> tuple[Finding, ...]:
+    """What a doctor says, live and again from its recording."""
+    recorder = RecordingHost(LiveHost())
+    found = diagnose({"host": survey(recorder, declared)}, PROBES)
+    replayed = load({"schema": SCHEMA, "machines": {"host": recorder.view}}, machine)["host"]
+    assert diagnose({"host": survey(replayed, declared)}, PROBES) == found
+    return tuple(found)
+
+
+def start(running: list[subprocess.Popen[bytes]], *argv: str) -> int:
+    running.append(subprocess.Popen(argv, stdout=subprocess.PIPE))
+    out = running[-1].stdout
+    assert out is not None and out.readline() == b"ready\n"
+    return running[-1].pid
+
+
+def test_a_process_with_a_limit_and_a_variable(gpu: None, running: list[subprocess.Popen[bytes]]) -> None:
+    pid = start(
+        running, "prlimit", "--as=4294967296", "env", "CUDA_VISIBLE_DEVICES=-1", "sh", "-c", "echo ready; sleep 60"
+    )
+    found = findings(Declared(pid=pid))
+    limit = next(f for f in found if f.id == "HT365")
+    assert limit.have == "4294967296" and f"/proc/{pid}/limits" in limit.evidence[0]
+    hidden = [f.have for f in found if f.id == "HT352" and f.status == "fail"]
+    assert hidden == ["'-1'"], "the process's own environment, not this one's"
+
+
+def test_a_process_in_a_device_cgroup_that_refuses(
+    gpu: None, running: list[subprocess.Popen[bytes]], device_programs: type[DeviceCgroup]
+) -> None:
+    with device_programs(refuse=[Rule(511)]) as cgroup:
+        pid = start(running, "sh", "-c", f"echo $$ > {cgroup.path}/cgroup.procs; echo ready; exec sleep 60")
+        found = findings(Declared(pid=pid))
+        running[-1].kill()
+        running[-1].wait()
+    cause = first_cause(found)
+    assert cause is not None and (cause.id, cause.subject, cause.have) == ("HT401", UVM, "EPERM")
+    assert [f.summary for f in found if f.id == "HT360"] == ["CUDA was not asked"], (
+        "it would be asked outside of that cgroup"
+    )
+
+
+def test_a_process_with_a_dev_of_its_own(gpu: None, running: list[subprocess.Popen[bytes]]) -> None:
+    pid = start(running, "unshare", "-m", "sh", "-c", "mount -t tmpfs none /dev && echo ready && exec sleep 60")
+    found = findings(Declared(pid=pid))
+    cause = first_cause(found)
+    assert cause is not None and cause.id == "HT403"
+    assert Path(UVM).exists()
+
+
+def test_a_program_built_with_address_sanitizer(
+    gpu: None, running: list[subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    source = tmp_path / "t10.c"
+    source.write_text(
+        '#include <stdio.h>\n#include <unistd.h>\nint main(void) { puts("ready"); fflush(stdout); sleep(60); return 0; }\n'
+    )
+    subprocess.run(["cc", "-fsanitize=address", "-o", tmp_path / "t10", source], check=True)
+    pid = start(running, str(tmp_path / "t10"))
+    told = next(f for f in findings(Declared(pid=pid)) if f.id == "HT366")
+    assert told.subject == f"t10 {pid}" and "libasan" in told.have
+
+
+def test_what_is_no_process_is_refused() -> None:
+    with pytest.raises(Refused, match="there is no process"):
+        survey(LiveHost(), Declared(pid=2**22 + 1))
+
+
+@pytest.mark.parametrize(
+    ("sandbox", "expected", "words"),
+    [
+        ("PrivateDevices=yes", "HT369", ["PrivateDevices=yes", "ENOENT", "/etc/systemd/system/llm.service"]),
+        ("DevicePolicy=closed", "HT369", ["char-nvidiactl and char-nvidia-uvm", "EPERM"]),
+        ("DeviceAllow=char-nvidia rw\nDeviceAllow=char-nvidiactl rw\nDeviceAllow=char-nvidia-uvm rw", None, []),
+        ("Environment=CUDA_VISIBLE_DEVICES=9", None, []),
+    ],
+)
+def test_the_sandbox_of_a_unit(
+    fake: FakeTrees,
+    nodes: GpuNodes,
+    make_container: MakeContainer,
+    sandbox: str,
+    expected: str | None,
+    words: list[str],
+) -> None:
+    fake.gpu_host(gpus=1, uvm=511)
+    rules = "".join(f"lxc.cgroup2.devices.allow = c {major}:* rwm\n" for major in (195, 511))
+    container = make_container(rules + bind_entries(nodes.make_all(gpus=1, uvm=511)) + fake.container_entries())
+    container.start(booted=True)
+    unit = f"[Service]\n{sandbox}\nExecStart=/bin/sleep 300\n"
+    container.attach("sh", "-c", "cat > /etc/systemd/system/llm.service && systemctl start llm", input=unit)
+    view = inside.ask(LiveHost(), container.name, {"op": "survey", "declared": {"service": "llm"}})
+    replayed = load({"schema": SCHEMA, "machines": {"host": view}}, machine)["host"]
+    seen = survey(replayed, declared_of(view["declared"]))
+    assert seen.process is not None and seen.process.pid and replayed.unrecorded == []
+    found = tuple(diagnose({"host": seen}, PROBES))
+    cause = first_cause(found)
+    told = "" if cause is None else " ".join([cause.summary, *cause.evidence])
+    if expected:
+        assert cause is not None and (cause.id, cause.proof) == (expected, "proved"), found
+        assert [word for word in words if word not in told] == []
+        assert {f.because for f in found if f.id in ("HT401", "HT403") and f.status == "skip"} == {(expected,)}
+    else:
+        assert [f.status for f in found if f.id == "HT369"] == ["ok"], told
+        assert seen.env.get("CUDA_VISIBLE_DEVICES") == ("9" if "Environment" in sandbox else None)
