@@ -37,10 +37,8 @@ def _have(option: Option, loaded: Dict[str, str]) -> str:
 
 def step(host: Host, subject: str, have: str, want: str) -> Step:
     """Never written: what is configured is the owner's."""
-    if have.startswith("unknown"):
-        raise Refused(
-            "the driver ignores it", subject, "modinfo -p nvidia | grep -i %s" % subject.replace("NVreg_", "")
-        )
+    if have.startswith("not told"):
+        raise Refused("the driver may not know it", subject, "modinfo -p nvidia | grep %s" % shlex.quote(subject))
     raise Refused("a module takes it when it is loaded", subject, "update-initramfs -u, then reboot")
 
 

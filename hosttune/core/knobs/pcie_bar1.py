@@ -2,7 +2,8 @@
 """The window of each GPU's memory that others on PCIe can reach (BAR1), and the largest that the card offers.
 
 Documentation/ABI/testing/sysfs-bus-pci: `resource` has a line per region (start, end, flags); `resourceN_resize` is a bit mask
-of sizes, bit n for 2^n MiB. BAR1 is the second region, at index 1 or 2. It is chosen by the firmware, or by the driver at load.
+of sizes, bit n for 2^n MiB. BAR1 is the second region: at index 1, or at 2 where the first has 64 bits (an H200: measured). It is
+chosen by the firmware, or by the driver when it is loaded.
 """
 
 from __future__ import annotations
