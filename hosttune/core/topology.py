@@ -4,8 +4,8 @@
 Files alone are read: no command, no NVML, so that a recording answers as a machine does. What could not be read stands in
 `unknown` and is drawn as unknown: a GPU whose node the firmware does not tell is on no node, never on node 0.
 
-Sources: Documentation/ABI/testing/sysfs-bus-pci (numa_node, *_link_*), include/uapi/linux/pci_regs.h (ACS),
-Documentation/ABI/testing/sysfs-kernel-iommu_groups. What a link can is what its weaker end can.
+Sources: Documentation/ABI/testing/sysfs-bus-pci (numa_node, *_link_*), sysfs-kernel-iommu_groups. What a link can is what its
+weaker end can.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
-from . import pci
+from . import pci, pci_express
 from .host import Host, errname
 from .model import natural
 from .recording import Unrecorded
@@ -27,10 +27,6 @@ _BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 NODES = "/sys/devices/system/node"
 REDIRECTS, NO_REDIRECT, NO_ACS, UNKNOWN, NOT_ASKED = "redirects", "does not redirect", "no ACS", "unknown", "not asked"
-EXTENDED, ACS_ID = 0x100, 0x000D
-ACS_CONTROL = 0x06
-ACS_REDIRECT = 0x04 | 0x08
-"""P2P Request Redirect and P2P Completion Redirect: what GPUs send to each other goes up to the root complex."""
 
 
 @dataclass(frozen=True)
@@ -149,13 +145,16 @@ class _Asker:
             self._kept(path, e)
             return ""
 
-    def config(self, bdf: str) -> bytes:
-        path = "%s/%s/config" % (pci.DEVICES, bdf)
+    def acs(self, bdf: str) -> str:
+        """The word for a port's Access Control Services. Without root its config space ends before they can be seen."""
         try:
-            return self.host.read_bytes(path, 4096)
+            found = pci_express.acs(pci_express.config(self.host, bdf, 4096))
         except (OSError, Unrecorded) as e:
-            self._kept(path, e)
-            return b""
+            self._kept("%s/%s/config" % (pci.DEVICES, bdf), e)
+            return UNKNOWN
+        except pci_express.Unreadable:
+            return UNKNOWN
+        return NO_ACS if found is None else NO_REDIRECT if found.redirects == "off" else REDIRECTS
 
 
 def see(host: Host) -> Topology:
@@ -239,33 +238,7 @@ def _name(ask: _Asker, base: str, kind: str) -> str:
 def _bridge(ask: _Asker, bdf: str, depth: int, acs: bool) -> Bridge:
     """By its place: the first is the root port, then a switch's upstream port and its downstream port in turn."""
     kind = ROOT_PORT if depth == 0 else UPSTREAM if depth % 2 else DOWNSTREAM
-    return Bridge(bdf, kind, _link(ask, bdf), NOT_ASKED if not acs else _acs(ask.config(bdf)))
-
-
-def _acs(config: bytes) -> str:
-    control = acs_control(config)
-    if control is None:
-        return UNKNOWN
-    return NO_ACS if control < 0 else REDIRECTS if control & ACS_REDIRECT else NO_REDIRECT
-
-
-def acs_control(config: bytes) -> Optional[int]:
-    """The ACS Control register of a function; -1 if it has no such capability, None if config space ends before it can
-    be told (without root the kernel shows 64 bytes)."""
-    if len(config) <= EXTENDED:
-        return None
-    at, seen = EXTENDED, set()
-    while at >= EXTENDED and at not in seen:
-        if at + 8 > len(config):
-            return None
-        seen.add(at)
-        header = int.from_bytes(config[at : at + 4], "little")
-        if header in (0, 0xFFFFFFFF):
-            return -1
-        if header & 0xFFFF == ACS_ID:
-            return int.from_bytes(config[at + ACS_CONTROL : at + ACS_CONTROL + 2], "little")
-        at = header >> 20 & 0xFFC
-    return -1
+    return Bridge(bdf, kind, _link(ask, bdf), ask.acs(bdf) if acs else NOT_ASKED)
 
 
 def _link(ask: _Asker, bdf: str) -> Link:

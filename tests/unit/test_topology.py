@@ -17,7 +17,6 @@ from hosttune.cli import main
 from hosttune.core import gpu_groups, topology
 from hosttune.core.model import Refused
 from hosttune.core.recording import SCHEMA, ReplayHost, merge
-from hosttune.core.topology import acs_control
 from hosttune.render import topo_svg, topo_text
 from tests.unit import topology_machines as machines
 from tests.unit.topology_machines import End, Port
@@ -166,20 +165,6 @@ def test_a_set_that_is_none_is_refused_with_what_there_is(text: str) -> None:
     with pytest.raises(Refused) as e:
         gpu_groups.choose(seen(machines.founding()), text)
     assert e.value.way_out
-
-
-def test_acs_is_found_by_walking_the_extended_capabilities() -> None:
-    space = bytearray(4096)
-    space[0x100:0x104] = (0x20010001 | 0x150 << 20 & 0xFFF00000).to_bytes(4, "little")
-    space[0x150:0x154] = (0x0001000D).to_bytes(4, "little")
-    space[0x156] = 0x1D
-    space[0x100:0x104] = (0x15010001).to_bytes(4, "little")
-    assert acs_control(bytes(space)) == 0x1D
-    assert acs_control(bytes(space[:64])) is None, "without root: not told, not absent"
-    assert acs_control(bytes(space[:0x150])) is None
-    assert acs_control(bytes(4096)) == -1
-    space[0x150:0x154] = (0x15010001).to_bytes(4, "little")  # a list that bites its tail
-    assert acs_control(bytes(space)) == -1
 
 
 def test_what_a_recording_lacks_is_unknown_and_named() -> None:
