@@ -270,6 +270,8 @@ def recover(host: Host, knobs: Mapping[str, Knob]) -> List[Finding]:
         elif now == entry.step.before:
             _remove_half(host, entry.step)
             journal.end(host, entry.number, "dropped")
+        elif _half_poked(host, entry.step):
+            journal.end(host, entry.number, "dropped")
         else:
             journal.end(host, entry.number, "failed")
             found.append(
@@ -284,6 +286,11 @@ def recover(host: Host, knobs: Mapping[str, Knob]) -> List[Finding]:
                 )
             )
     return found
+
+
+def _half_poked(host: Host, step: Step) -> bool:
+    """A killed run may have written a part of a pattern's files: then they have their old value again."""
+    return step.effect == "poke" and sysfs.take_back_half(host, step.target, step.before or "", step.after or "")
 
 
 def _remove_half(host: Host, step: Step) -> None:

@@ -86,7 +86,20 @@ def write_all(host: Host, pattern: str, before: str, after: str) -> None:
             )
             raise Refused(what + ("" if len(kept) == len(paths) else "; the others were put back"), kept[0])
     except (OSError, Refused):
-        for path in written:
-            with contextlib.suppress(OSError):
-                host.poke(path, before)
+        _put_back(host, written, before)
         raise
+
+
+def take_back_half(host: Host, pattern: str, before: str, after: str) -> bool:
+    """Whether a killed run left some files with `after` and the others with `before`: then all have `before` again."""
+    found = values(host, pattern) if "*" in pattern else {}
+    if set(found.values()) != {before, after}:
+        return False
+    _put_back(host, [path for path, now in found.items() if now == after], before)
+    return True
+
+
+def _put_back(host: Host, paths: List[str], before: str) -> None:
+    for path in paths:
+        with contextlib.suppress(OSError):
+            host.poke(path, before)

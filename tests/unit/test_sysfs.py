@@ -81,6 +81,45 @@ def test_one_file_that_keeps_its_value_is_told_with_the_likely_reason_and_none_i
     assert sysfs.value(host, GOVERNORS) == "powersave" and not done.changed
 
 
+class Killed(BaseException):
+    """Nothing catches it, as nothing catches SIGKILL."""
+
+
+class KilledAtTheSecond(ReplayHost):
+    """A machine on which the process ends before its second write to /sys."""
+
+    pokes = 0
+
+    def poke(self, path: str, value: str) -> None:
+        self.pokes += 1
+        if self.pokes == 2:
+            raise Killed
+        super().poke(path, value)
+
+
+def test_what_a_killed_run_left_half_done_is_put_back_by_the_next_and_reverts_whole() -> None:
+    host, knobs = KilledAtTheSecond(machine("powersave", "powersave", "powersave").view), governor()
+    with pytest.raises(Killed):
+        engine.tune(host, {"a": ""}, knobs, knobs, dry_run=False)
+    assert sysfs.value(host, GOVERNORS) == "mixed: 1 performance, 2 powersave"
+    assert engine.recover(host, knobs) == []
+    assert [entry.state for entry in journal.entries(host)] == ["dropped"]
+    engine.tune(host, {"a": ""}, knobs, knobs, dry_run=False)
+    assert sysfs.value(host, GOVERNORS) == "performance"
+    engine.revert(host, knobs)
+    assert sysfs.value(host, GOVERNORS) == "powersave"
+
+
+def test_what_was_neither_before_nor_after_is_somebody_elses_and_only_told() -> None:
+    host, knobs = KilledAtTheSecond(machine("powersave", "powersave", "powersave").view), governor()
+    with pytest.raises(Killed):
+        engine.tune(host, {"a": ""}, knobs, knobs, dry_run=False)
+    host.poke(GOVERNORS.replace("*", "2"), "schedutil")
+    (told,) = engine.recover(host, knobs)
+    assert told.id == "HT906" and told.hint.command == "echo powersave | tee " + GOVERNORS
+    assert sysfs.value(host, GOVERNORS) == "mixed: 1 performance, 1 powersave, 1 schedutil"
+
+
 @pytest.mark.parametrize(
     ("recommend", "want", "status", "steps"),
     [
