@@ -69,8 +69,9 @@ def test_a_process_with_a_limit_and_a_variable(gpu: None, running: list[subproce
     found = findings(Declared(pid=pid))
     limit = next(f for f in found if f.id == "HT365")
     assert limit.have == "4294967296" and f"/proc/{pid}/limits" in limit.evidence[0]
-    hidden = [f.have for f in found if f.id == "HT352" and f.status == "fail"]
-    assert hidden == ["'-1'"], "the process's own environment, not this one's"
+    seen = survey(LiveHost(), Declared(pid=pid))
+    assert seen.env["CUDA_VISIBLE_DEVICES"] == "-1", "the process's own environment, not this one's"
+    assert seen.calls["cuInit"] == 100, "CUDA was asked in it"
 
 
 def test_a_process_in_a_device_cgroup_that_refuses(

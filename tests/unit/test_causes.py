@@ -37,15 +37,19 @@ def view(case: Mapping[str, Any]) -> dict[str, Any]:
         calls.update(nvmlInit=case["nvml"], nvmlDeviceCount=None)
     if case.get("context"):
         calls.update({f"cuCtxCreate@{n}": case["context"] for n in range(8)})
-    out = merge(out, {"calls": calls, "commands": {"dmesg": {"out": "".join(f"{line}\n" for line in case.get("log", ()))}}})
+    out = merge(
+        out, {"calls": calls, "commands": {"dmesg": {"out": "".join(f"{line}\n" for line in case.get("log", ()))}}}
+    )
     if case.get("gpu", "ok") != "ok":
         out = merge(out, {"nodes": {"/dev/nvidia0": {"open": case["gpu"]}}})
     if case.get("unbound"):
         gone = {f"/sys/bus/pci/devices/{FIRST}/driver": {"errno": "ENOENT"}}
-        out = merge(out, {"links": gone, "dirs": {"/proc/driver/nvidia/gpus": []}, "nodes": {"/dev/nvidia0": {"open": "ok"}}})
+        out = merge(
+            out, {"links": gone, "dirs": {"/proc/driver/nvidia/gpus": []}, "nodes": {"/dev/nvidia0": {"open": "ok"}}}
+        )
     if case.get("loaded") is False:
-        none = {"/proc/devices": "Character devices:\n  1 mem\n\nBlock devices:\n", "/sys/module/nvidia/version": {"errno": "ENOENT"}}
-        none["/proc/driver/nvidia/version"] = {"errno": "ENOENT"}
+        none: dict[str, Any] = {"/proc/devices": "Character devices:\n  1 mem\n\nBlock devices:\n"}
+        none.update(dict.fromkeys(["/sys/module/nvidia/version", "/proc/driver/nvidia/version"], {"errno": "ENOENT"}))
         out = merge(out, {"files": none, "dirs": {"/proc/driver/nvidia/gpus": {"errno": "ENOENT"}}})
     return merge(out, case.get("machine", {}))
 
@@ -69,9 +73,13 @@ def test_the_cause_is_the_first_that_is_named(name: str) -> None:
     assert cause is not None and (cause.id, cause.proof) == (expect["id"], expect["proof"]), told(found)
     assert bool(cause.decide) == (cause.proof == "fits"), told(found)
     assert 0 < len(cause.evidence) <= 3 and cause.hint.command, told(found)
-    said = " ".join([cause.summary, cause.have, cause.want, cause.decide, *cause.evidence, cause.hint.command, cause.hint.costs])
+    said = " ".join(
+        [cause.summary, cause.have, cause.want, cause.decide, *cause.evidence, cause.hint.command, cause.hint.costs]
+    )
     assert [word for word in expect.get("words", ()) if word not in said] == [], said
-    assert {f.id for f in found if f.status == FAIL} == {expect["id"]}, "one cause in place of its symptoms\n" + told(found)
+    assert {f.id for f in found if f.status == FAIL} == {expect["id"]}, "one cause in place of its symptoms\n" + told(
+        found
+    )
     standing = {f.id for f in found if f.status == FAIL}
     assert all(set(f.because) <= standing for f in found), told(found)
 
@@ -85,4 +93,5 @@ def test_its_near_neighbour_is_not_taken_for_it(name: str) -> None:
 
 def test_every_public_report_has_its_row() -> None:
     here = {name.split()[0] for name in CASES}
-    assert {f"T{n:02d}" for n in range(1, 16)} - here == {"T10"}, "T10 is seen in a process, by --pid (tests/kernel/test_doctor_process.py)"
+    asan = {"T10"}  # seen in a process: tests/kernel/test_doctor_process.py
+    assert {f"T{n:02d}" for n in range(1, 16)} - here == asan

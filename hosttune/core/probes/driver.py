@@ -69,7 +69,7 @@ def _judge(machines: Machines, machine: Machine, node: Node) -> Optional[Finding
     if because and status == FAIL:
         told = "%s %s" % (node.path, what)
         return finding("HT409", SKIP, node.path, told, have=node.open, because=because, machine=machine.key)
-    if node.path == UVM_NODE:
+    if node.path == UVM_NODE and status == FAIL and node.open != "ENXIO":
         return _uvm(machines, machine, node, what)
     command = _RELOAD if node.path in (UVM_NODE, UVM_TOOLS) else "dmesg | grep -e NVRM -e Xid | tail"
     costs = "every CUDA program on this host has to end first" if command == _RELOAD else ""
