@@ -26,7 +26,8 @@ SETTINGS, NODES, RULES, MODELS, SERVICES, OWN = "settings", "nodes", "rules", "m
 SECTIONS = (SETTINGS, NODES, RULES, MODELS, SERVICES, OWN)
 _OWN_IDS = ("HT102", OWN_UNIT)
 _NODE_IDS = ("HT302", "HT303", "HT403", "HT404", "HT405")
-MAKE_NODES = "nvidia-modprobe -c=0 && nvidia-modprobe -u -c=0"
+MAKE_NODES = "for n in %s; do nvidia-modprobe -c=$n; done; nvidia-modprobe -u -c=0"
+"""One call a GPU: nvidia-modprobe takes one kind of node a call."""
 
 
 def section(f: Finding) -> str:
@@ -131,23 +132,24 @@ def nodes(host: Host) -> List[Finding]:
         wanted["/dev/nvidiactl"] = "%d:255" % NVIDIA_STATIC_MAJOR
     if uvm is not None:
         wanted.update({"/dev/nvidia-uvm": "%d:0" % uvm, "/dev/nvidia-uvm-tools": "%d:1" % uvm})
-    wrong = [f for f in (_node(host, path, number) for path, number in wanted.items()) if f]
+    make = MAKE_NODES % " ".join(str(n) for n in sorted(gpus.minors(host).values()) or [0])
+    wrong = [f for f in (_node(host, path, number, make) for path, number in wanted.items()) if f]
     if wanted and not wrong:
         found.append(finding("HT403", OK, "/dev", "all %d device nodes have their driver's numbers" % len(wanted)))
     return found + wrong
 
 
-def _node(host: Host, path: str, number: str) -> "Finding | None":
-    hint = Hint(MAKE_NODES, "host", "nothing is restarted", "apply")
+def _node(host: Host, path: str, number: str, make: str) -> "Finding | None":
+    hint = Hint(make, "host", "nothing is restarted", "apply")
     try:
         seen = host.lstat(path)
     except OSError as e:
         if errname(e) != "ENOENT":
             return finding("HT403", ERROR, path, "could not be looked at: " + errname(e))
-        return finding("HT403", FAIL, path, "there is no such node", want=number, hint=hint)
+        return finding("HT403", FAIL, path, "there is no such node", hint=hint)
     if seen.type != "char":
         return finding("HT404", FAIL, path, "it is a %s, not a device" % seen.type, have=seen.type, want=number,
-                       hint=Hint("rm %s && %s" % (path, MAKE_NODES), "host", "nothing is restarted", "apply"))  # fmt: skip
+                       hint=Hint("rm %s; %s" % (path, make), "host", "nothing is restarted", "apply"))  # fmt: skip
     if seen.rdev != number:
         return finding("HT405", FAIL, path, "it has number %s, the driver has %s" % (seen.rdev, number), have=seen.rdev,
                        want=number, hint=hint)  # fmt: skip

@@ -17,8 +17,8 @@ from .visible import visible_report
 
 HEADS = ("", "setting", "subject", "now", "wanted")
 GAP = "  "
-LONGEST = 40
-"""Characters of one cell; a value that is longer is told whole in the summary below it."""
+LONGEST = (8, 26, 24, 22, 22)
+"""Characters of each cell. A value that is longer is cut, and then told whole below the row."""
 _BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 Style = Callable[..., str]
@@ -45,11 +45,14 @@ def render(
     wide = sum(widths) + len(GAP) * (len(HEADS) - 1) <= width
     if rows and wide:
         lines.append(style(_columns(HEADS, widths), fg="bright_black"))
-    for group, row in zip(groups, rows, strict=True):
+    for n, (group, row) in enumerate(zip(groups, rows, strict=True)):
         f = group[0]
         lines += _row(f, row, widths if wide else None, style)
         if verbose or f.status in (FAIL, ERROR, WARN):
-            lines += _reasons(f, settings.get(f.id), width, style)
+            lines += _seen(f, settings.get(f.id), row, width)
+            following = groups[n + 1][0] if n + 1 < len(groups) else None
+            if not following or (following.id, following.status) != (f.id, f.status):  # once for now and boot
+                lines += _reasons(f, settings.get(f.id), width, style)
     lines.append(last_line(report, None, style))
     text = "\n".join(line.rstrip() for line in lines) + "\n"
     return to_ascii(text) if ascii_only else text
@@ -84,7 +87,10 @@ def _cells(group: Sequence[Finding], setting: Setting | None, marks: Mapping[str
         "" if f.subject == f.name else subjects(group)
     )  # of one that could not be read, or does not apply, as a whole
     cells = (setting.name if setting else f.name, subject, f.have or "-", want or "-")
-    return ("%s %s" % (marks[f.status], f.id), *(c if len(c) <= LONGEST else c[: LONGEST - 1] + "…" for c in cells))
+    return (
+        "%s %s" % (marks[f.status], f.id),
+        *(c if len(c) <= most else c[: most - 1] + "…" for c, most in zip(cells, LONGEST[1:], strict=True)),
+    )
 
 
 def _columns(cells: Sequence[str], widths: Sequence[int]) -> str:
@@ -104,20 +110,25 @@ def _row(f: Finding, row: Sequence[str], widths: Sequence[int] | None, style: St
         yield "    %s: %s" % (row[2], row[3] if f.status == OK else "%s, wanted %s" % (row[3], row[4]))
 
 
-def _reasons(f: Finding, setting: Setting | None, width: int, style: Style) -> Iterator[str]:
+def _seen(f: Finding, setting: Setting | None, row: Sequence[str], width: int) -> Iterator[str]:
+    """What the columns do not say of this row: a summary of its own, a value that was cut, what decides it."""
     columns_say_it = setting and f.summary == "%s is %s, want %s" % (setting.title, f.have, f.want)
-    told = [] if f.status == OK or columns_say_it else [("seen", f.summary)]
-    told += [("at", line) for line in f.evidence]
+    if f.status != OK and not (columns_say_it and not any(cell.endswith("…") for cell in row[3:])):
+        yield from _paragraph("seen", f.summary, width)
+    for line in f.evidence:
+        yield from _paragraph("at", line, width)
+
+
+def _reasons(f: Finding, setting: Setting | None, width: int, style: Style) -> Iterator[str]:
     if setting:
-        told += [
+        for word, text in (
             ("why", setting.why),
             ("from", _source(setting)),
             ("else", setting.cost),
             ("kept in", setting.persists),
-        ]
-    for word, text in told:
-        if text:
-            yield from _paragraph(word, text, width)
+        ):
+            if text:
+                yield from _paragraph(word, text, width)
     if f.hint.command and f.status in (FAIL, ERROR, WARN):
         first, *more = f.hint.command.splitlines()
         yield "    %-8s %s" % ("fix", style(first, bold=True))
