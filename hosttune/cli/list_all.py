@@ -19,7 +19,7 @@ def command(format_: str) -> int:
     if format_ == "json":
         click.echo(json.dumps(_data(), indent=2))
         return 0
-    click.echo("settings (on: kept for everybody; opt-in: a profile must ask; report: a warning, and what can be changed must be asked for)")
+    click.echo("settings (on: kept for everybody; opt-in: shown; report: a warning. Those two change only when asked for)")
     for knob in KNOBS.values():
         click.echo("  %s  %-24s %-7s %-12s %s" % (knob.id, knob.name, knob.recommend, knob.want or "-", knob.why))
     click.echo("profiles")
