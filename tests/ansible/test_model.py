@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ import pytest
 
 from hosttune.core.stage import manifest
 from tests.ansible.conftest import Machine
+from tests.kernel.container import REPOSITORY
 from tests.kernel.view import mount, unmount
+from tests.unit.hub_server import Hub, serving
 from tests.unit.stage_models import contents, plain, read_back
 
 MOUNT = Path(manifest.MOUNT)
@@ -72,3 +75,26 @@ def test_only_named_models_are_staged(machine: Machine, wanted: dict[str, Any]) 
 def test_machine_without_models_is_told_so(machine: Machine) -> None:
     told = machine.play("models", {"mode": "apply"})
     assert told.returncode == 0 and "no models are declared" in told.stdout and "changed=0" in told.stdout
+
+
+def test_model_of_the_hub_is_planned_then_downloaded_by_the_command_of_the_target(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = tmp_path / "hosttune"
+    code = "import sys; sys.path.insert(0, %r); from hosttune.cli import main; sys.exit(main(sys.argv[1:]))" % str(REPOSITORY)
+    command.write_text("#!%s\n%s\n" % (sys.executable, code.replace("; ", "\n")))
+    command.chmod(0o755)
+    token = tmp_path / "token"
+    token.write_text("hf_x")
+    token.chmod(0o600)
+    wanted = {"mode": "apply", "models": {"tiny": {"source": "hf:org/tiny@main", "token-file": str(token)}}}
+    with serving(Hub("org/tiny", contents(), token="hf_x")) as hub:
+        for name, value in {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home")}.items():
+            monkeypatch.setenv(name, value)
+        told = machine.module("model", profile={**wanted, "mode": "plan"}, command=str(command))
+        assert not told["changed"] and told["actions"][0]["argv"][:3] == ["hf", "download", "org/tiny"] and hub.asked == []
+        told = machine.module("model", profile=wanted, command=str(command))
+        assert told["ok"] and told["changed"] and read_back(MOUNT / "tiny") == contents(), told
+        hub.asked.clear()
+        told = machine.module("model", profile=wanted, command=str(command))
+        assert told["ok"] and not told["changed"] and hub.asked == []

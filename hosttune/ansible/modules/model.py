@@ -9,13 +9,16 @@ module: model
 short_description: Keep models in memory, whole and verified
 version_added: "0.1.0"
 description:
-  - Copies the declared models from a local directory, or from a snapshot in a Hugging Face cache of the machine, into a
-    tmpfs of its own at C(/dev/shm/models), and hashes each byte on its way.
+  - Copies the declared models from a local directory, from a snapshot in a Hugging Face cache of the machine, or from
+    another machine over its own C(ssh), into a tmpfs of its own at C(/dev/shm/models), and hashes each byte on its way.
+  - A revision of the hub that the cache lacks is downloaded by the C(hosttune) command of the target, which needs a Python
+    with C(huggingface_hub) there. What is whole on the disk is used before the network.
   - A model appears under its name when all of it is there. A copy that was cut short goes on with the files that were whole.
     A model that is whole already is told by names, sizes and times; nothing is read then.
   - A container whose engine uses a model gets one read-only mount entry, and sees the models at C(/srv/models) from its next
     start on. It is restarted only if its policy says so. Otherwise RV(findings) says what a restart would destroy.
-  - A model that does not fit is refused with the sum, before anything is copied.
+  - A model that does not fit is refused with the sum, before anything is copied, and with the names of those that would go
+    for it under O(evict).
 author:
   - hosttune contributors
 requirements:
@@ -37,6 +40,17 @@ options:
     type: list
     elements: str
     default: []
+  evict:
+    description:
+      - Take other models out of memory for one that does not fit. Those that are not declared go first, the oldest of them
+        before others; one that a process has mapped never goes.
+    type: bool
+    default: false
+  command:
+    description:
+      - The C(hosttune) command on the target, which downloads from the hub.
+    type: path
+    default: /usr/local/bin/hosttune
   mode:
     description:
       - V(plan) never writes. What V(apply) would do stands in RV(steps), RV(actions) and RV(lines), and the task is not
@@ -60,7 +74,8 @@ attributes:
 notes:
   - A copy may take minutes. With C(async) and C(poll) no connection has to last that long; C(hosttune.hosttune.models) looks
     first and goes that way only if there is something to copy. A task that is ended leaves what is whole to the next one.
-  - Nothing is downloaded. C(HF_HOME) and C(HF_HUB_CACHE) in C(environment) say where another cache is.
+  - C(HF_HOME) and C(HF_HUB_CACHE) in C(environment) say where another cache is. A token stands in a file of mode 0600 on the
+    target, which C(token-file) of the model names.
 seealso:
   - module: hosttune.hosttune.lxc_devices
 """
@@ -130,17 +145,20 @@ lines:
 """
 
 import os
-from typing import Any, Dict
+from typing import Any, Dict, Sequence
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils.core import host, live, model, profile, task
-from ..module_utils.core.stage import add, declared, source
+from ..module_utils.core import host, installed, live, model, profile, task
+from ..module_utils.core.stage import add, declared, plan, source
 
+DOWNLOAD_SECONDS = 86400
 SPEC = {
     "profile": {"type": "dict", "default": {}},
     "models": {"type": "dict"},
     "only": {"type": "list", "elements": "str", "default": []},
+    "evict": {"type": "bool", "default": False},
+    "command": {"type": "path", "default": "/usr/local/bin/hosttune"},
     "mode": {"type": "str", "choices": ["plan", "apply"]},
     "ignore": {"type": "list", "elements": "dict"},
 }
@@ -159,7 +177,7 @@ def models(door: host.Host, params: Dict[str, Any], check_mode: bool) -> Dict[st
     own = {key: params[key] for key in ("models", "mode", "ignore")}
     wanted = profile.validate(task.profile_data(params["profile"], **own))
     dry = check_mode or wanted.mode == "plan"
-    reports = [one(door, wanted, name, spec, dry) for name, spec in declared.all_of(wanted, params["only"]).items()]
+    reports = [one(door, wanted, name, params, dry) for name in declared.all_of(wanted, params["only"])]
     findings = task.mark_ignored([f for r in reports for f in r.findings], wanted.ignore, door.clock())
     steps = list(dict.fromkeys(s for r in reports for s in r.steps))  # two models may need one entry of one container
     actions = list(dict.fromkeys(a for r in reports for a in r.actions))
@@ -169,13 +187,31 @@ def models(door: host.Host, params: Dict[str, Any], check_mode: bool) -> Dict[st
     return told
 
 
-def one(door: host.Host, wanted: profile.Profile, name: str, spec: str, dry: bool) -> model.Report:
+def one(door: host.Host, wanted: profile.Profile, name: str, params: Dict[str, Any], dry: bool) -> model.Report:
     """One model. One that is refused must not keep the others from being staged."""
-    caches = source.hub_caches(os.environ, os.path.expanduser("~"))
+    caches, evict = source.hub_caches(os.environ, os.path.expanduser("~")), params["evict"]
     try:
-        return declared.bring(door, wanted, name, spec, caches, dry_run=dry)
+        return declared.bring(door, wanted, name, "", caches, dry_run=dry, evict=evict, fetch=planned if dry else None)
     except (model.Refused, OSError) as e:
+        if not dry and plan.is_missing(declared.sources(wanted)[name], e) and there(door, params["command"]):
+            words = ["stage", "add", name] + (["--evict"] if evict else [])
+            try:
+                return installed.run(door, params["command"], words, dict(wanted.plain), DOWNLOAD_SECONDS)
+            except model.Refused as refused:
+                e = refused
         return model.Report("stage add", findings=(add.refused(name, e),))
+
+
+def planned(repository: str, revision: str, caches: Sequence[str]) -> None:
+    """What would be fetched is told; nothing is."""
+
+
+def there(door: host.Host, path: str) -> bool:
+    """Whether the command is on this machine."""
+    try:
+        return bool(door.lstat(path))
+    except OSError:
+        return False
 
 
 if __name__ == "__main__":

@@ -127,8 +127,13 @@ def _as_source(staged: Manifest, folder: str) -> Source:
 
 
 def may_fetch(wanted: Wanted, e: Exception) -> bool:
-    """Whether what is missing can be had from the hub. What is there and wrong is not fetched again: its owner removes it."""
-    return isinstance(e, NotWhole) and e.code in MISSING and wanted.fetch is not None and source.hub_of(wanted.spec) is not None
+    """Whether what is missing can be had from the hub, and may."""
+    return wanted.fetch is not None and is_missing(wanted.spec, e)
+
+
+def is_missing(spec: str, e: Exception) -> bool:
+    """Whether the hub has what is missing here. What is there and wrong is not fetched again: its owner removes it."""
+    return isinstance(e, NotWhole) and e.code in MISSING and source.hub_of(spec) is not None
 
 
 def _kept(host: Host, copy: Copy, staged: Optional[Manifest], given: Source) -> Dict[str, Staged]:
