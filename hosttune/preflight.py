@@ -13,6 +13,7 @@ from dataclasses import replace
 from . import nvml
 from .core import boot, engine, examine, gpus, pci
 from .core.catalogue import finding
+from .core.glance import Glance
 from .core.host import Host, errname
 from .core.lxc import inside
 from .core.model import ERROR, FAIL, OK, SKIP, WARN, Finding, Hint, Refused, Report
@@ -39,6 +40,7 @@ def preflight(host: Host, profile: Profile, engines: tuple[str, ...] = (), resul
     for name, check in (
         ("knobs", lambda: knobs(host, profile)),
         ("devices", lambda: devices(host, profile, chosen)),
+        ("driver", lambda: knobs(host, profile, driver=True)),
         ("models", lambda: models(host, profile, chosen)),
         ("engines", lambda: serving(host, profile, chosen)),
         ("idle", lambda: idle(host, profile, chosen)),
@@ -62,13 +64,14 @@ def _told(name: str, check: Callable[[], list[Finding]]) -> list[Finding]:
         return [finding("HT903", ERROR, name, "could not be looked at: " + why)]
 
 
-def knobs(host: Host, profile: Profile) -> list[Finding]:
-    """Every declared setting is in force now."""
+def knobs(host: Host, profile: Profile, driver: bool = False) -> list[Finding]:
+    """Every declared setting is in force now; driver: those that nvidia-smi is asked for, which may mend nodes."""
     by_name, _ = boot.with_profile(profile)
     if not profile.knobs:
         return []
-    wants = engine.wants_of((), profile.knobs, by_name)
-    return [f for name, want in wants.items() for f in engine.check(by_name[name], host, want)]
+    wants, look = engine.wants_of((), profile.knobs, by_name), Glance(host)
+    asked = {name: want for name, want in wants.items() if bool(by_name[name].starts) is driver}
+    return [f for name, want in asked.items() for f in engine.check(by_name[name], look, want)]
 
 
 def devices(host: Host, profile: Profile, engines: tuple[str, ...]) -> list[Finding]:
