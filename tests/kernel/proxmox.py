@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -43,6 +44,7 @@ class Proxmox:
         for path in PRIVATE:
             Path(path).mkdir(parents=True, exist_ok=True)
             self._bind(scratch("proxmox" + path.replace("/", "-")), Path(path))
+        shutil.rmtree(PVE, ignore_errors=True)  # in the overlay alone: a mount point must be empty
         subprocess.run([REPOSITORY / "lab" / "proxmox" / "install", "/", self.node], check=True)
         self.mount()
 

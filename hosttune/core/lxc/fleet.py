@@ -59,7 +59,7 @@ def with_gpus(host: Host, devices: Optional[DeviceTable] = None) -> Tuple[str, .
     out = []
     for ct_id in store.known_ids(host):
         try:
-            document = store.find(host, ct_id).document
+            document = store.find(host, ct_id, table.pve_container or ()).document
         except (OSError, Refused):
             out.append(ct_id)  # not to be passed over in silence: its turn will tell why
             continue

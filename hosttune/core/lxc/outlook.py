@@ -96,7 +96,7 @@ def outlook(host: Host, ct_id: str, wanted: Wanted, devices: Optional[DeviceTabl
 
     devices: the host's device table of a moment ago, where several containers are gone through.
     """
-    config = store.find(host, ct_id)
+    config = store.find(host, ct_id, (devices.pve_container or ()) if devices else None)
     devices = see.devices_for(host, config, devices)
     planned = edit(config.document, wanted, devices, config.subject, raising=False)
     if planned.free and _was_refused(host, config):

@@ -44,14 +44,17 @@ class Config:
         return ("-n", self.id) + (() if self.folder == LXC_FOLDER else ("-P", self.folder))
 
 
-def find(host: Host, ct_id: str) -> Config:
-    """The config of container `ct_id` on this host. Refused for an unknown one, one on another node, a virtual machine."""
+def find(host: Host, ct_id: str, version: Optional[Tuple[int, ...]] = None) -> Config:
+    """The config of container `ct_id` on this host. Refused for an unknown one, one on another node, a virtual machine.
+
+    version: that of pve-container where it is known already, () where it is known not to be there; else dpkg is asked.
+    """
     if not _ID.match(ct_id):
         raise Refused("%r is no container id or name" % ct_id, "container", "use the vmid (200) or the LXC name")
     path = "%s/%s.conf" % (PVE_FOLDER, ct_id)
     data = bytes_or_none(host, path)
     if data is not None:
-        document = parse(data, PVE, _pve_major(host), path)
+        document = parse(data, PVE, _pve_major(pve_container(host) if version is None else version), path)
         return Config(ct_id, path, data, document, "/run/lock/lxc/pve-config-%s.lock" % ct_id)
     nodes = list_or_empty(host, "/etc/pve/nodes")
     for node in nodes:
@@ -96,9 +99,8 @@ def pve_container(host: Host) -> Optional[Tuple[int, ...]]:
     return tuple(int(number) for number in numbers) or None
 
 
-def _pve_major(host: Host) -> int:
+def _pve_major(version: Optional[Tuple[int, ...]]) -> int:
     """Proxmox VE 7, 8, 9 carry pve-container 4, 5, 6."""
-    version = pve_container(host)
     return min(9, max(7, version[0] + 3)) if version else 9
 
 
