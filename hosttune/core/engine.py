@@ -10,6 +10,7 @@ revert   the journal backwards, each file and value only if it is still what hos
 from __future__ import annotations
 
 import contextlib
+import difflib
 from dataclasses import dataclass, replace
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
@@ -375,7 +376,8 @@ def wants_of(names: Sequence[str], declared: Optional[Mapping[str, str]], knobs:
     said = declared or {}
     for name in list(names) + list(said):
         if name not in knobs:
-            raise Refused("no such knob: %s (known: %s)" % (name, ", ".join(sorted(knobs))), way_out="hosttune list")
+            near = difflib.get_close_matches(name, knobs, 1)
+            raise Refused("no such knob: %s" % name, way_out="did you mean %s?" % near[0] if near else "hosttune list")
     everything = [name for name, knob in knobs.items() if not knob.starts]
     wants = {name: said.get(name, "") for name in (everything if declared is None else said)}
     if names:

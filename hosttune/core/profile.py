@@ -313,8 +313,8 @@ def _wants(
         raise Refused(what, where + ".knobs.profile", _near(named, SHIPPED))
     for name in given:
         if known and name not in known and name != "profile":
-            what = "no such knob: %s (known: %s)" % (name, ", ".join(sorted(known)))
-            raise Refused(what, "%s.knobs.%s" % (where, name), _near(name, known))
+            near = _near(name, known) or "hosttune list names all of them"
+            raise Refused("no such knob: %s" % name, "%s.knobs.%s" % (where, name), near)
     inherited = resolve(named) if named else {}
     wants = {name: want for name, (want, _) in inherited.items()}
     sources = {name: "%s (%s)" % (_place(where, "knobs.profile", lines), by) for name, (_, by) in inherited.items()}
