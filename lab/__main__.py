@@ -17,6 +17,12 @@ from lab.machine import Machine
 
 NAME = "lab"
 """The one guest that a person has; tests name theirs otherwise."""
+FIRST = {
+    "hosttune doctor --ct 200": "why",
+    "hosttune lxc sync 200": "the container: its config, and live",
+    "hosttune apply --dry-run": "the host's settings",
+}
+"""What a newcomer runs in a broken guest, and what for: as README.md and docs/lab.md have it."""
 
 
 def up(args: argparse.Namespace) -> None:
@@ -127,8 +133,11 @@ def _ready(machine: Machine) -> None:
     sys.stdout.write(
         "The lab is up: node pve with eight GPUs and container 200; nvidia-uvm has major %s.\n"
         "This checkout's hosttune is installed there.\n"
-        "  make lab-ssh                                a shell there; try: hosttune check; hosttune doctor --ct 200\n"
-        "  ansible-playbook -i %s site.yml\n" % (_uvm(machine), inventory)
+        "  make lab-ssh                                a shell there; then:\n"
+        "%s"
+        "  .venv/bin/ansible-playbook -i %s site.yml\n"
+        "                                              from here: the same and more, once the `mode: plan` in it is `apply`\n"
+        % (_uvm(machine), "".join("    %-42s# %s\n" % row for row in FIRST.items()), inventory)
     )
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import os
 import subprocess
@@ -18,6 +19,8 @@ from hosttune.bench import plan
 from hosttune.core import profile
 from hosttune.serve import declare
 from lab import LabError, accel, cases, deploy, needs, supervisor
+from lab import __main__ as lab_command
+from lab.__main__ import FIRST
 from lab.image import engine
 from lab.image.build import REPOSITORY, Image
 from lab.machine import Machine
@@ -170,3 +173,28 @@ def test_without_the_engines_package_the_way_out_is_named(monkeypatch: pytest.Mo
     monkeypatch.setattr(engine, "PACKAGE", "hosttune-no-such-package")
     with pytest.raises(LabError, match="'scripts/setup --venv-only' installs it into .venv$"):
         engine.recipe()
+
+
+def commands_of(page: str) -> list[str]:
+    """What a page has after `make lab-ssh`, without the comments."""
+    lines = (REPOSITORY / page).read_text().splitlines()
+    (start,) = [number for number, line in enumerate(lines) if "make lab-ssh" in line and line.startswith("    ")]
+    block = itertools.takewhile(lambda line: line.startswith("    "), lines[start + 1 :])
+    return [line.partition("#")[0].strip() for line in block]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/lab.md"])
+def test_a_newcomer_is_told_the_same_three_commands_everywhere(page: str) -> None:
+    assert commands_of(page) == list(FIRST)
+
+
+def test_a_newcomer_is_told_them_where_the_guest_is_ready(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    guest = Machine("g", Image(Path()))
+    guest.folder.mkdir(parents=True)
+    monkeypatch.setattr(deploy, "hosttune", lambda machine: None)
+    monkeypatch.setattr(Machine, "run", lambda *_, **__: subprocess.CompletedProcess([], 0, "511\n", ""))
+    lab_command._ready(guest)
+    told = [line.partition("#")[0].strip() for line in capsys.readouterr().out.splitlines()]
+    assert [line for line in told if line.startswith("hosttune ")] == list(FIRST)
