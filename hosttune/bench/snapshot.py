@@ -11,6 +11,7 @@ from typing import Any
 
 from .. import nvml
 from ..core import container
+from ..core.glance import Glance
 from ..core.host import Host, errname, list_or_empty, read_or_none
 from ..core.knobs import KNOBS
 from ..core.model import Refused
@@ -39,9 +40,10 @@ def take(host: Host, gpus: nvml.Answer | None = None) -> dict[str, dict[str, str
         "NVIDIA driver": _line(_text(host, "/proc/driver/nvidia/version"), r"Module\s+(?:for \S+\s+)?([\d.]+)"),
         "GPUs": _gpus(host),
     }
+    look = Glance(host)
     for name, knob in KNOBS.items():
         if not knob.starts and not knob.passing:
-            stable.update({"%s %s" % (name, subject): value for subject, value in _knob(host, knob).items()})
+            stable.update({"%s %s" % (name, subject): value for subject, value in _knob(look, knob).items()})
     for gpu in gpus.gpus if gpus else ():
         stable["GPU %s settings" % gpu.bdf] = _settings(gpu)
     moment = {

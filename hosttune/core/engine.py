@@ -108,7 +108,7 @@ def _apply_locked(host: Host, steps: Sequence[Step], knobs: Mapping[str, Knob]) 
         except _Unclosed as e:
             found.append(_unclosed(step, e))
         except (OSError, Refused) as e:
-            found.append(_failed(step, e, knobs))
+            found.append(_failed(host, step, e, knobs))
     return found
 
 
@@ -146,10 +146,11 @@ def _way_out(e: OSError) -> str:
     return text % (e.filename or journal.STATE) if "%s" in text else text
 
 
-def _failed(step: Step, e: Exception, knobs: Mapping[str, Knob]) -> Finding:
+def _failed(host: Host, step: Step, e: Exception, knobs: Mapping[str, Knob]) -> Finding:
     if isinstance(e, OSError):
-        what = "%s: %s" % (errname(e), e.strerror)
-        hint = Hint(_way_out(e) or _why_ignored(step, knobs), "host")
+        what, likely = "%s: %s" % (errname(e), e.strerror), _why_ignored(step, knobs)
+        root_is_refused = errname(e) == "EPERM" and host.who().uid == 0
+        hint = Hint(likely if root_is_refused and likely else _way_out(e) or likely, "host")
         text = "was not written: %s%s" % (what, " (%s)" % e.filename if e.filename else "")
     else:
         hint = Hint(getattr(e, "way_out", "") or _why_ignored(step, knobs), "host")
@@ -348,7 +349,7 @@ def revert(
                 steps.append(back)
                 found.append(_unclosed(back, e))
             except (OSError, Refused) as e:
-                found.append(_failed(back, e, knobs))
+                found.append(_failed(host, back, e, knobs))
     return steps, found
 
 

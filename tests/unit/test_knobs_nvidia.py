@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from hosttune import preflight
 from hosttune.cli import main
 from hosttune.core import boot, engine, module_options
 from hosttune.core.knobs import BY_ID, KNOBS, NVIDIA
@@ -139,6 +140,15 @@ def test_at_boot_the_drivers_own_settings_come_after_its_nodes(stage: str, comma
     assert {argv for argv in host.ran if argv.startswith("nvidia-smi")} == commands
     if commands:
         assert host.ran.index(SMI) > host.ran.index("nvidia-modprobe -u -c=0")
+
+
+def test_preflight_asks_the_driver_apart_from_the_files() -> None:
+    """nvidia-smi may mend nodes, so it is asked once they were looked at."""
+    profile = validate({"knobs": {"nvidia-power-limit": "450", "pcie-link-width": "all lanes"}})
+    host = Ran(gpu_host.machine(ROWS, {"commands": {SMI: {"out": TOLD}}}))
+    assert [f.id for f in preflight.knobs(host, profile)] == ["HT209"] and host.ran == []
+    assert [(f.id, f.status) for f in preflight.knobs(host, profile, driver=True)] == [("HT343", "fail")]
+    assert set(host.ran) == {SMI}
 
 
 class Ran(ReplayHost):
