@@ -33,6 +33,10 @@ def foresee(document: Document, wanted: Wanted, devices: DeviceTable, planned: E
     return tuple(out + _start_needs_nodes(wanted, planned, subject))
 
 
+def _id(subject: str) -> str:
+    return subject[3:] if subject.startswith("ct:") else "ID"
+
+
 def _includes(document: Document, subject: str, read: Read) -> List[Finding]:
     out = []
     for line in document.main:
@@ -57,7 +61,7 @@ def _undeclared(document: Document, have: Entries, wanted: Wanted, devices: Devi
     return [finding("HT432", FAIL, subject, "line %d gives it a GPU that is not declared: %s" % (number, why),
                     have=by_number[number].text, want="GPU " + ", ".join(map(str, wanted.gpus or ())), proof=PROVED,
                     evidence=(document.place(by_number[number]),),
-                    hint=Hint("hosttune lxc sync " + subject.partition(":")[2], "host",
+                    hint=Hint("hosttune lxc sync " + _id(subject), "host",
                               "a running container keeps an entry until its next start", "apply"))
             for number, why in sorted(undeclared(have, wanted, devices).items()) if number in by_number]
 
@@ -71,7 +75,7 @@ def _of_vms(document: Document, have: Entries, wanted: Wanted, devices: DeviceTa
                                "starts, the GPU is gone from here" % number, have=lines[0].text, want="one owner",
                                evidence=(document.place(lines[0]), place),
                                hint=Hint("declare its GPUs without %d (gpus:), then: hosttune lxc sync %s"
-                                         % (number, subject.partition(":")[2]), "host", "", "reconfigure")))
+                                         % (number, _id(subject)), "host", "", "reconfigure")))
         elif wanted.gpus is None and number in devices.gpus():
             out.append(finding("HT433", SKIP, subject, "GPU %d is left out: a virtual machine is given it" % number,
                                evidence=(place,)))
@@ -85,5 +89,5 @@ def _start_needs_nodes(wanted: Wanted, planned: Edit, subject: str) -> List[Find
     return [finding("HT434", WARN, subject, "in the form `dev` Proxmox VE does not start the container while one of its %d nodes "
                     "is missing, and it is not declared that it needs them (gpu: required)" % len(added),
                     have="dev", want="path, or gpu: required", evidence=(added[0][2:],),
-                    hint=Hint("hosttune lxc sync %s --form path" % subject.partition(":")[2], "host",
+                    hint=Hint("hosttune lxc sync %s --form path" % _id(subject), "host",
                               "the entries are optional then: it starts without its GPUs", "reconfigure"))]
