@@ -23,7 +23,7 @@ DEFAULT = {POLICY: "[default] performance powersave powersupersave\n"}
 
 def host(gpu: dict[str, Any] | None = None, **more: Any) -> ReplayHost:
     """A GPU below a root port."""
-    rows = [{"bdf": PORT, "port": True}, {"bdf": GPU, "below": PORT, **(gpu or {})}]
+    rows: list[dict[str, Any]] = [{"bdf": PORT, "port": True}, {"bdf": GPU, "below": PORT, **(gpu or {})}]
     more["files"] = {**JOURNAL, **more.get("files", {})}
     return ReplayHost(gpu_host.machine(rows, more))
 
@@ -51,7 +51,7 @@ def test_a_write_that_does_not_land_is_a_failure_with_the_likely_reason(
 
 def test_the_way_up_is_told_nearest_first_and_a_switch_has_no_link_inside() -> None:
     root, up, down, gpu = "0000:40:01.1", "0000:41:00.0", "0000:42:00.0", "0000:43:00.0"
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"bdf": root, "port": True},
         {"bdf": up, "port": True, "below": root},
         {"bdf": down, "port": True, "below": f"{root}/{up}"},
