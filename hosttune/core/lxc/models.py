@@ -14,7 +14,6 @@ from typing import List, Optional, Tuple
 from .. import engine
 from ..catalogue import finding
 from ..host import Host, errname
-from ..knobs import BY_ID
 from ..model import ERROR, FAIL, OK, PROVED, SKIP, Action, Finding, Hint, Refused, Report, Step
 from ..recording import Unrecorded
 from ..stage import tmpfs
@@ -136,6 +135,8 @@ def show(host: Host, ct_id: str, restart: str = outlook.NEVER, dry_run: bool = F
     failed: List[Finding] = []
     if before.step:
         store.refuse_unwritable(host, before.config, (before.step.after or "").encode("utf-8", "surrogateescape"))
+        from ..knobs import BY_ID  # only a change needs every setting, and most runs find none to make
+
         failed += engine.apply(host, [before.step], BY_ID)
     done: List[Action] = []
     if not failed:

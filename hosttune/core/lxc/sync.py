@@ -14,7 +14,6 @@ from .. import engine
 from ..catalogue import finding
 from ..devices import DeviceTable
 from ..host import Host
-from ..knobs import BY_ID
 from ..model import ERROR, FAIL, WARN, Action, Finding, Hint, Refused, Report, Step
 from . import store
 from .document import parse
@@ -79,6 +78,8 @@ def sync(host: Host, ct_id: str, wanted: Wanted, restart: str = NEVER, dry_run: 
         if quorum and before.config.lock:
             quorum.wait(host)
         store.refuse_unwritable(host, before.config, before.edit.data)
+        from ..knobs import BY_ID  # only a change needs every setting, and most runs find none to make
+
         failed += engine.apply(host, [before.step], BY_ID)
     wrote = bool(before.step) and not failed
     if not failed:

@@ -15,7 +15,6 @@ from typing import List, Optional, Tuple
 
 from .. import engine
 from ..host import Host, list_or_empty, read_or_none
-from ..knobs import BY_ID
 from ..model import Finding, Refused, Step
 from .manifest import MOUNT
 from .space import size_text
@@ -216,6 +215,8 @@ def _unit(host: Host, place: Place, options_: str) -> List[Finding]:
         return []
     before, after = read_or_none(host, UNIT), unit_text(options_)  # not place.unit: a step of the ladder may have written it
     if before != after:
+        from ..knobs import BY_ID  # only a change needs every setting, and most runs find none to make
+
         failed = engine.apply(host, [Step(FINDING, MOUNT, "replace", UNIT, before, after)], BY_ID)
         if failed:
             return failed
