@@ -9,7 +9,8 @@ cpufrequtils, an active tuned profile, TLP and power-profiles-daemon.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+import shlex
+from dataclasses import dataclass, field, replace
 from typing import Dict, Iterator, List, Mapping, Tuple
 
 from . import cmdline, dropins, sysctl, tmpfiles, tuned
@@ -33,6 +34,7 @@ class Setting:
     sysctl     its key, "" for one in /sys
     spellings  other paths to the same file
     tuned      (plugin, option) pairs; daemons: units that set it on their own
+    commands   regular expressions of programs that set it without naming the file; the value is the first group
     tlp        {variable of TLP: {its value: the value in `target`}}, an empty map when they are the same
     """
 
@@ -43,6 +45,7 @@ class Setting:
     tuned: Tuple[Tuple[str, str], ...] = ()
     tlp: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     daemons: Tuple[str, ...] = ()
+    commands: Tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -67,14 +70,10 @@ def claims(host: Host, setting: Setting) -> List[Claim]:
     found = _files(host, setting)
     profile = list(_tuned(host, setting))
     if setting.sysctl and tuned.reapplies_sysctl(host):
-        found = [replace_after(claim) for claim in profile] + found
+        # it sets what sysctl.d says once more, after its own: a file there wins
+        found = [replace(claim, after=False, manager=False) for claim in profile] + found
         profile = []
     return [*found, *_text(host, setting), *profile, *_others(host, setting)]
-
-
-def replace_after(claim: Claim) -> Claim:
-    """tuned with reapply_sysctl sets what sysctl.d says once more, after its own: a file of sysctl.d wins."""
-    return Claim(claim.value, claim.where, claim.who, claim.way_out, after=False)
 
 
 def _files(host: Host, setting: Setting) -> List[Claim]:
@@ -100,7 +99,9 @@ def _tmpfiles(host: Host, setting: Setting) -> Iterator[Claim]:
         first = line.path == setting.target and dropins.basename(line.file) < dropins.basename(setting.file)
         named_later = dropins.basename(line.file) > dropins.basename(setting.file)
         later = line.path != setting.target and (n > own[0] if own else named_later)
-        way_out = _edit(line.file, line.number, "cp %s /etc/tmpfiles.d/, and change the line there" % line.file)
+        way_out = _edit(
+            line.file, line.number, "cp %s /etc/tmpfiles.d/, and change the line there" % shlex.quote(line.file)
+        )
         after = (first or later) and line.file != setting.file
         yield Claim(line.value, "%s:%d" % (line.file, line.number), "another file", way_out, after)
 
@@ -114,21 +115,23 @@ def _sysfsutils(host: Host, setting: Setting) -> Iterator[Claim]:
 
 
 def _text(host: Host, setting: Setting) -> Iterator[Claim]:
-    """Rules and commands: whatever line names the file, and does more than look at it."""
+    """Rules and commands that write the file. A line that only reads it is not one."""
     name = r"(?<![\w.])(?:%s)(?![\w.])" % "|".join(re.escape(each) for each in _names(setting))
+    about = "|".join((name, *setting.commands))
     for path in dropins.files(host, UDEV, ".rules"):
-        for number, line in dropins.lines(host, path, "#", name):
-            if re.search(r"\}\s*\+?=[^=]|RUN", line):
-                yield Claim(_value(line, name), "%s:%d" % (path, number), "a udev rule", _edit(path, number))
+        for number, line in dropins.lines(host, path, "#", about):
+            if re.search(name + r"\}\s*\+?=(?!=)", line) or ("RUN" in line and _writes(line, name, setting)):
+                yield Claim(_value(line, name, setting), "%s:%d" % (path, number), "a udev rule", _edit(path, number))
     for path in (*CRON, *dropins.files(host, ("/etc/cron.d",), "")):
-        for number, line in dropins.lines(host, path, "#", name):
-            yield Claim(_value(line, name), "%s:%d" % (path, number), "a command at boot", _edit(path, number))
+        for number, line in dropins.lines(host, path, "#", about):
+            if _writes(line, name, setting):
+                value = _value(line, name, setting)
+                yield Claim(value, "%s:%d" % (path, number), "a command at boot", _edit(path, number))
     for unit, path in _own_units(host).items():
-        for number, line in dropins.lines(host, path, about=name):
-            if line.startswith("Exec"):
-                yield Claim(
-                    _value(line, name), "%s:%d" % (path, number), "the unit " + unit, "systemctl disable --now " + unit
-                )
+        for number, line in dropins.lines(host, path, about=about):
+            if line.startswith("Exec") and _writes(line, name, setting):
+                value, way_out = _value(line, name, setting), "systemctl disable --now " + shlex.quote(unit)
+                yield Claim(value, "%s:%d" % (path, number), "the unit " + unit, way_out)
 
 
 def _names(setting: Setting) -> List[str]:
@@ -142,19 +145,28 @@ def _names(setting: Setting) -> List[str]:
     return sorted(set(found))
 
 
-_SETS = (
+_WRITES = (
+    r">\s*[\"']?[^\s|;&]*%s", r"\btee\b[^|;&]*%s", r"\bsysctl\b[^|;&]*%s\s*=", r"\bfor\b.*%s",  # a loop over all CPUs
+)  # fmt: skip
+"""Forms of a command that writes a file, which `%s` names."""
+_VALUES = (
     r"%s\}?\s*\+?=\s*[\"']?([\w.-]+)",
-    r"echo\s+(?:-n\s+)?[\"']?([\w.-]+)[\"']?.*%s",
-    r"printf\s+[\"']?([\w.-]+?)(?:\\n)?[\"']?\s.*%s",
+    r"\becho\s+(?:-n\s+)?[\"']?([\w.-]+)[\"']?.*%s",
+    r"\bprintf\s+[\"']?([\w.-]+?)(?:\\n)?[\"']?\s.*%s",
+    r"%s.*\becho\s+(?:-n\s+)?[\"']?([\w.-]+)",
 )
+"""Where in such a line, or in a udev rule, the value stands."""
 
 
-def _value(line: str, name: str) -> str:
-    for form in _SETS:
-        found = re.search(form % name, line)
-        if found:
-            return found.group(1)
-    return UNKNOWN
+def _writes(line: str, name: str, setting: Setting) -> bool:
+    forms = [form % name for form in _WRITES] + list(setting.commands)
+    return any(re.search(form, line) for form in forms)
+
+
+def _value(line: str, name: str, setting: Setting) -> str:
+    forms = [form % name for form in _VALUES] + list(setting.commands)
+    found = next(filter(None, (re.search(form, line) for form in forms)), None)
+    return found.group(1) if found else UNKNOWN
 
 
 def _own_units(host: Host) -> Dict[str, str]:
@@ -195,35 +207,39 @@ def _tuned(host: Host, setting: Setting) -> Iterator[Claim]:
 def _others(host: Host, setting: Setting) -> Iterator[Claim]:
     """Frequency managers that are enabled: TLP by its variables, cpufrequtils, daemons that set it by their own judgement."""
     enabled = {
-        unit
+        unit: "%s/%s/%s" % (UNITS, folder, unit)
         for folder in ("multi-user.target.wants", "graphical.target.wants")
         for unit in list_or_empty(host, "%s/%s" % (UNITS, folder))
     }
-    if "tlp.service" in enabled and setting.tlp:
-        for path in (TLP_DEFAULTS, *dropins.files(host, (TLP_FOLDER,)), TLP):
-            for number, line in dropins.lines(host, path, "#"):
-                name, _, value = (part.strip("\"' ") for part in line.partition("="))
-                if name in setting.tlp and value:
-                    way_out = "echo '%s=\"\"' >> %s && tlp start" % (name, TLP)
-                    value = setting.tlp[name].get(value, value)
-                    yield Claim(value, "%s:%d" % (path, number), "TLP", way_out, manager=True)
+    if "tlp.service" in enabled:
+        yield from _tlp(host, setting)
     if setting.target.endswith("/scaling_governor") and "cpufrequtils" in list_or_empty(host, "/etc/init.d"):
-        for number, line in dropins.lines(host, CPUFREQUTILS, "#"):
-            name, equals, value = line.partition("=")
-            if name.strip() == "GOVERNOR" and equals:
-                way_out = "sed -i 's/^GOVERNOR=.*/GOVERNOR={want}/' " + CPUFREQUTILS
-                yield Claim(value.strip("\"' "), "%s:%d" % (CPUFREQUTILS, number), "cpufrequtils", way_out)
+        for number, line in dropins.lines(host, CPUFREQUTILS, "#", r"^\s*GOVERNOR="):
+            value = line.partition("=")[2].strip("\"' ")
+            way_out = "sed -i 's/^GOVERNOR=.*/GOVERNOR={want}/' " + CPUFREQUTILS
+            yield Claim(value, "%s:%d" % (CPUFREQUTILS, number), "cpufrequtils", way_out)
     for unit in setting.daemons:
         if unit in enabled:
-            yield Claim(UNKNOWN, unit, "the daemon " + unit, "systemctl disable --now " + unit, manager=True)
+            yield Claim(UNKNOWN, enabled[unit], "the daemon " + unit, "systemctl disable --now " + unit, manager=True)
+
+
+def _tlp(host: Host, setting: Setting) -> Iterator[Claim]:
+    """The last value of each variable counts; an empty one leaves the setting alone."""
+    last: Dict[str, Tuple[str, str]] = {}
+    for path in (TLP_DEFAULTS, *dropins.files(host, (TLP_FOLDER,)), TLP) if setting.tlp else ():
+        for number, line in dropins.lines(host, path, "#"):
+            name, _, value = (part.strip("\"' ") for part in line.partition("="))
+            if name in setting.tlp:
+                last[name] = (value, "%s:%d" % (path, number))
+    for name, (value, where) in last.items():
+        if value:
+            way_out = "echo '%s=\"\"' >> %s && tlp start" % (name, TLP)
+            yield Claim(setting.tlp[name].get(value, value), where, "TLP", way_out, manager=True)
 
 
 def _edit(path: str, line: int, packaged: str = "") -> str:
     """A line to paste that takes that line out; `packaged` is for a file that the next package update would bring back."""
     if path.startswith(("/usr/", "/lib/", "/run/")):
-        return packaged or "cp %s /etc%s, and take line %d out there" % (
-            path,
-            re.sub(r"^(/usr(/local)?)?/(lib|run)|^/run", "", path),
-            line,
-        )
-    return "sed -i '%ds/^/# /' %s" % (line, path)
+        own = "/etc" + re.sub(r"^(/usr(/local)?)?/(lib|run)|^/run", "", path)
+        return packaged or "cp %s %s, and take line %d out there" % (shlex.quote(path), shlex.quote(own), line)
+    return "sed -i '%ds/^/# /' %s" % (line, shlex.quote(path))

@@ -22,6 +22,11 @@ class Assignment:
     line: int
     value: str
 
+    @property
+    def drop_in(self) -> bool:
+        """In a drop-in, not in the main file."""
+        return self.path.rpartition("/")[0].endswith(".conf.d")
+
 
 def assignments(host: Host, file: str, section: str, key: str) -> List[Assignment]:
     """Every line that sets `key` in [section] of systemd/<file> ("logind.conf") and its drop-ins; the last one decides."""

@@ -38,6 +38,10 @@ CPU_GOVERNOR = sysfs_knob(
             tuned=(("cpu", "governor"),),
             tlp={"CPU_SCALING_GOVERNOR_ON_AC": {}},
             daemons=("power-profiles-daemon.service",),
+            commands=(
+                r"cpupower\b.*\bfrequency-set\b.*(?:-g|--governor)[\s=]*(\w+)",
+                r"cpufreq-set\b.*(?:-g|--governor)[\s=]*(\w+)",
+            ),
         ),
     ),
     absent="this machine shows no CPU frequencies (a virtual machine, or the firmware keeps them to itself)",

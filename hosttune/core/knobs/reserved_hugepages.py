@@ -7,6 +7,7 @@ those are in use, and no finding.
 
 from __future__ import annotations
 
+import shlex
 from typing import Dict, Tuple
 
 from .. import cmdline, sysctl
@@ -48,7 +49,7 @@ def by_hand(host: Host, subject: str, want: str) -> Tuple[str, str]:
     lines = sysctl.assignments(host, "vm.nr_hugepages")
     if lines:
         where = "%s:%d" % (lines[-1].path, lines[-1].line)
-        return where, "%s && sed -i '%ds/=.*/= %s/' %s" % (now, lines[-1].line, want, lines[-1].path)
+        return where, "%s && sed -i '%ds/=.*/= %s/' %s" % (now, lines[-1].line, want, shlex.quote(lines[-1].path))
     return "%s/%s/nr_hugepages" % (FOLDER, subject), now
 
 

@@ -5,6 +5,7 @@ It has one subject, "boot": what a running systemd was started with cannot be re
 
 from __future__ import annotations
 
+import shlex
 from typing import Any, Callable, Dict
 
 from .. import dropins, ini
@@ -39,14 +40,9 @@ def systemd_knob(
         return {"boot": Reading(default, where=where(host))}
 
     def step(host: Host, subject: str, have: str, want: str) -> Step:
-        found = ini.assignments(host, file, section, key)
-        if (
-            found
-            and dropins.basename(found[-1].path) > dropins.basename(drop_in)
-            and found[-1].path.endswith(".d/" + dropins.basename(found[-1].path))
-        ):
-            last = found[-1]
-            way_out = "sed -i '%ds/=.*/=%s/' %s" % (last.line, want, last.path)
+        last = (ini.assignments(host, file, section, key) or [None])[-1]
+        if last and last.drop_in and dropins.basename(last.path) > dropins.basename(drop_in):
+            way_out = "sed -i '%ds/=.*/=%s/' %s" % (last.line, want, shlex.quote(last.path))
             raise Refused("another file sets it later", "%s:%d" % (last.path, last.line), way_out)
         return Step(id, subject, "replace", drop_in, read_or_none(host, drop_in), TEXT % (section, key, want))
 

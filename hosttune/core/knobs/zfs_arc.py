@@ -8,6 +8,7 @@ half. A limit at or under zfs_arc_min is ignored. With root on ZFS the option is
 from __future__ import annotations
 
 import re
+import shlex
 from typing import Dict, Tuple
 
 from .. import cmdline, dropins
@@ -69,7 +70,7 @@ def by_hand(host: Host, subject: str, want: str) -> Tuple[str, str]:
         return cmdline.edit(host, "zfs.zfs_arc_max=%d" % size)
     if where:
         path, line = where.rsplit(":", 1)
-        change = "sed -i '%ss/zfs_arc_max=[0-9]*/zfs_arc_max=%d/' %s" % (line, size, path)
+        change = "sed -i '%ss/zfs_arc_max=[0-9]*/zfs_arc_max=%d/' %s" % (line, size, shlex.quote(path))
     else:
         change = "echo 'options zfs zfs_arc_max=%d' >> %s" % (size, OWN)
     return where or OWN, change + " && update-initramfs -u -k all"
