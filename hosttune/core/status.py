@@ -11,6 +11,7 @@ from typing import Callable, Dict, List, Mapping, Sequence, Tuple
 from . import boot, container, engine, gpus, journal, pci
 from .catalogue import finding
 from .devices import NVIDIA_STATIC_MAJOR, UVM, device_table
+from .glance import Glance
 from .host import Host, errname, read_or_none
 from .knobs import boot_units
 from .lxc import outlook, store, sync
@@ -99,7 +100,8 @@ def words_of(seconds: float) -> str:
 
 def _settings(host: Host, profile: Profile) -> Report:
     by_name, _ = boot.with_profile(profile)
-    planned = [engine.plan(by_name[name], host, want) for name, want in wants(profile, by_name).items()]
+    look = Glance(host)
+    planned = [engine.plan(by_name[name], look, want) for name, want in wants(profile, by_name).items()]
     return Report(
         SETTINGS,
         findings=tuple(f for found, _ in planned for f in found),
