@@ -16,6 +16,7 @@ from .. import gpus, pci
 from ..catalogue import finding
 from ..host import Host, list_or_empty, read_or_none
 from ..model import FITS, OK, WARN, Action, Finding, Hint, Refused
+from ..recording import Unrecorded
 from .document import RAW, Document, Line, effective_keys
 from .store import Config
 
@@ -85,20 +86,31 @@ def wanted(host: Host, declared: str, minors: Optional[Sequence[int]]) -> str:
     that the machine does not have, and where a container with such a line would not start."""
     if declared == ANY:
         return ""
-    if "cpuset" not in (read_or_none(host, CONTROLLERS) or "").split():
+    controllers = _known(host, CONTROLLERS)
+    if controllers is not None and "cpuset" not in controllers.split():
         raise Refused("cgroup v2 has no cpuset controller here, and LXC starts no container that is to be pinned by it",
                       CONTROLLERS, "leave its CPUs to Proxmox VE (cpus: any)")
     if declared != NUMA:
-        absent = parse_list(declared) - parse_list(read_or_none(host, ONLINE) or declared)
+        absent = parse_list(declared) - parse_list(_known(host, ONLINE) or declared)
         if absent:
             raise Refused("this machine has no CPU %d" % min(absent), "cpus: " + declared, "lscpu -e shows which there are")
         return format_list(parse_list(declared))
-    by_node = nodes(host)
-    chosen = gpu_nodes(host, minors)
+    try:
+        by_node, chosen = nodes(host), gpu_nodes(host, minors)
+    except Unrecorded:
+        by_node, chosen = {}, frozenset()
     if not chosen or not chosen <= set(by_node):
         raise Refused("the NUMA node of its GPUs cannot be told", "cpus: numa",
                       "name the CPUs (cpus: \"0-15\"), or leave them to Proxmox VE (cpus: any)")
     return format_list(frozenset(cpu for node in chosen for cpu in by_node[node]))
+
+
+def _known(host: Host, path: str) -> Optional[str]:
+    """A file's text, "" where there is none, None where a recording does not hold it."""
+    try:
+        return read_or_none(host, path) or ""
+    except Unrecorded:
+        return None
 
 
 def judge(host: Host, config: Config, minors: Optional[Sequence[int]]) -> List[Finding]:
