@@ -2,7 +2,8 @@
 """Every finding id: never reused, never renumbered. Each has a page docs/findings/HTnnn.md (a test holds it).
 
 1xx kernel, memory, CPU · 2xx PCIe, IOMMU · 300-349 GPU and kernel module · 350-399 libraries, environment, CUDA calls ·
-4xx containers and device permission · 5xx storage, models · 6xx systemd, NCCL · 7xx the next boot · 8xx benchmark · 9xx hosttune itself.
+4xx containers and device permission · 5xx storage, models · 6xx systemd, NCCL · 7xx the next boot ·
+8xx benchmark · 9xx hosttune itself.
 """
 
 from __future__ import annotations

@@ -39,6 +39,7 @@ CALLS = (
 )
 """NVML before CUDA: it never touches nvidia-uvm, and cuInit is what may hang."""
 
+CAP_MKNOD = 27
 UNKNOWN_MAKE = "a PID namespace of unknown make"
 
 T = TypeVar("T")
@@ -209,6 +210,9 @@ def survey(host: Host, declared: Declared = Declared(), key: str = "host") -> Ma
             outside[ct] = ask("nodes of container " + ct, partial(_from_outside, host, facts.pid, minors), unseen)
     calls = CALLS + (tuple("cuCtxCreate@%d" % n for n in range(len(minors) or 1)) if declared.contexts else ())
     calls += ("cuLaunch@0", "nvmlMemory") if declared.contexts else ()
+    shifted = bool(uid_map) and not _whole_range(uid_map or "")
+    if declared.contexts and uid is None and who.caps >> CAP_MKNOD & 1 and not shifted:
+        calls += ("allowlist",)
     if seen is None:
         asked = ask(NODES, lambda: host.inquire(paths, calls, uid=uid, timeout=declared.timeout), Inquiry({}, {}))
     else:
@@ -225,7 +229,7 @@ def survey(host: Host, declared: Declared = Declared(), key: str = "host") -> Ma
     return Machine(
         key,
         kind,
-        bool(uid_map) and not _whole_range(uid_map or ""),
+        shifted,
         who.uid if uid is None else uid,
         who.caps if uid in (None, who.uid) else 0,
         None if table is None else dict(table.majors),

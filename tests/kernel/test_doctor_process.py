@@ -4,6 +4,7 @@ sandbox; a program that a real AddressSanitizer is built into."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -152,3 +153,35 @@ def test_the_sandbox_of_a_unit(
     else:
         assert [f.status for f in found if f.id == "HT369"] == ["ok"], told
         assert seen.env.get("CUDA_VISIBLE_DEVICES") == ("9" if "Environment" in sandbox else None)
+
+
+def test_a_privileged_container_tells_from_inside_what_its_rules_let_open(
+    fake: FakeTrees, nodes: GpuNodes, make_container: MakeContainer
+) -> None:
+    fake.gpu_host(gpus=1, uvm=511)
+    rules = "".join(f"lxc.cgroup2.devices.allow = c {rule} rwm\n" for rule in ("195:*", "509:*", "236:1"))
+    container = make_container(rules + bind_entries(nodes.make_all(gpus=1, uvm=511)) + fake.container_entries()).start()
+    view = inside.ask(LiveHost(), container.name, {"op": "survey", "declared": {"contexts": True}})
+    replayed = load({"schema": SCHEMA, "machines": {"host": view}}, machine)["host"]
+    seen = survey(replayed, declared_of(view["declared"]))
+    assert seen.calls["allowlist"] == {"allowed": "195:* 236:1 509:*"}
+    cause = first_cause(tuple(diagnose({"host": seen}, PROBES)))
+    assert cause is not None and (cause.id, cause.proof) == ("HT401", "proved")
+    assert cause.evidence[2] == "the device program here lets open: 195:* 236:1 509:*"
+    assert container.attach("ls", "/mnt").stdout == "", "the probe's nodes were in a tmpfs of its own"
+
+
+def test_cgroup_v1_is_asked_in_the_same_way(gpu: None, running: list[subprocess.Popen[bytes]], tmp_path: Path) -> None:
+    done = subprocess.run(["mount", "-t", "cgroup", "-o", "devices", "none", tmp_path], capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"this kernel has no device controller of cgroup v1: {done.stderr.strip()}")
+    group = tmp_path / "hosttune-test"
+    group.mkdir()
+    try:
+        (group / "devices.deny").write_text("c 511:* rwm")
+        argv = ["sh", "-c", f"echo $$ > {group}/cgroup.procs; exec python3 -m hosttune doctor -o json"]
+        report = json.loads(subprocess.run(argv, capture_output=True, text=True).stdout)
+        assert report["first_cause"] == "HT401", report
+    finally:
+        group.rmdir()
+        subprocess.run(["umount", tmp_path], check=True)

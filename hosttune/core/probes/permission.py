@@ -7,7 +7,7 @@ and faccessat() does not ask the driver. So EPERM from it proves that the mode i
 
 from __future__ import annotations
 
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from .. import cgroup
 from ..catalogue import finding
@@ -63,6 +63,9 @@ def _refused(machines: Machines, machine: Machine, group: List[Node]) -> Finding
         seen,
         "/proc/devices: %s is %s" % (number.partition(":")[0], machine.owner(int(number.partition(":")[0]))),
     ]
+    allowed = machine.calls.get("allowlist")
+    if facts is None and isinstance(allowed, Mapping) and "allowed" in allowed:
+        evidence.append("the device program here lets open: %s" % (str(allowed["allowed"]) or "none of NVIDIA's numbers"))
     evidence += [reason.text] if reason.text else []
     if reason.kind == cgroup.PENDING:
         return finding(
@@ -133,11 +136,19 @@ def _proof(
         return FITS, attached
     if node.access != "EPERM":
         return FITS, "faccessat(%s) could not be asked; %s" % (node.path, attached)
-    if reason.kind == cgroup.MISSING and reason.certain or facts is None and others:
+    if reason.kind == cgroup.MISSING and reason.certain or facts is None and (others or _lacks(machine, node)):
         return PROVED, ""
     if machine.kind == "host":
         return FITS, "systemctl show --property=DevicePolicy,DeviceAllow UNIT   # the unit that this process runs in"
     return FITS, "grep -n devices /etc/pve/lxc/%s.conf   # on the host" % ct_id(machine)
+
+
+def _lacks(machine: Machine, node: Node) -> bool:
+    """The numbers that the device program lets open are known, and this one is not among them."""
+    told = machine.calls.get("allowlist")
+    if not isinstance(told, Mapping) or "allowed" not in told:
+        return False
+    return not {node.rdev, node.rdev.partition(":")[0] + ":*"} & set(str(told["allowed"]).split())
 
 
 def _hint(machines: Machines, machine: Machine, rules: Sequence[str], others: bool, reason: cgroup.Reason) -> Hint:
