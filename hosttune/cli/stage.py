@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import click
 
@@ -133,7 +134,7 @@ def show(profile_path: str | None, output: Output) -> int:
     if output.format == "text":
         for name, value in report.facts.items():
             click.echo("%-8s %s" % (name, value))
-    return output.emit(report, profile)
+    return replace(output, verbose=True).emit(report, profile)  # what is well is what was asked for
 
 
 @command.command(name="verify", short_help="read every byte and compare with the digests")

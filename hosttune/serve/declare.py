@@ -83,7 +83,7 @@ def engine(profile: Profile, name: str, where: str = "engines") -> Engine:
         raise Refused("hosttune-%s is a unit of hosttune itself" % name, here, "give the engine another name")
     plain = dict(profile.engines[name])
     place = plain.pop("in")
-    model_name, model_path = _model(profile, plain["model"], place, here)
+    model_name, model_path = _model(profile, plain["model"], place, here, plain["gpus"])
     made = Engine(name, place, plain.pop("engine"), model_name=model_name, model_path=model_path, **plain)
     _refuse_secrets(made, here)
     if made.kind in ("sglang", "vllm", "xllamacpp") and not made.venv:
@@ -96,7 +96,7 @@ def engines(profile: Profile) -> list[Engine]:
     return [engine(profile, name) for name in profile.engines]
 
 
-def _model(profile: Profile, model: str, place: str, here: str) -> tuple[str, str]:
+def _model(profile: Profile, model: str, place: str, here: str, gpus: str) -> tuple[str, str]:
     if model.startswith("/"):
         return "", model
     name, slash, file = model.partition("/")
@@ -109,7 +109,12 @@ def _model(profile: Profile, model: str, place: str, here: str) -> tuple[str, st
         )
     if slash and (not file or ".." in file.split("/")):
         raise Refused("%s is no file of the model %s" % (file or "nothing", name), here + ".model")
-    return name, "%s/%s" % (STAGED_INSIDE if place.startswith("ct:") else STAGED, model)
+    node = re.fullmatch(r"numa:([1-9]\d*)", gpus)
+    if node and profile.models[name].get("placement") == "per-node":
+        name_there = "%s@node%s%s%s" % (name, node[1], slash, file)  # the copy on the node of its GPUs (core/stage/nodes.py)
+    else:
+        name_there = model
+    return name, "%s/%s" % (STAGED_INSIDE if place.startswith("ct:") else STAGED, name_there)
 
 
 def _refuse_secrets(made: Engine, here: str) -> None:

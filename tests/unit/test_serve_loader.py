@@ -56,3 +56,19 @@ def test_the_slowest_rank_counts_and_stands_beside_the_staging(lines: list[str],
     host = ReplayHost({"files": {manifest.manifest_path("m"): manifest.dump(MODEL).decode()}})
     told = loader.times(host, engine("sglang", {}), lines)
     assert told.endswith("staging them took 3.1 s") and (said in told) and ("loaded in" in told) == bool(said)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "model", "path"),
+    [
+        ("numa:1", "m", "/dev/shm/models/m@node1"),
+        ("numa:1", "m/f.gguf", "/dev/shm/models/m@node1/f.gguf"),
+        ("numa:0", "m", "/dev/shm/models/m"),
+        ("all", "m", "/dev/shm/models/m"),
+    ],
+)
+def test_engine_on_a_node_reads_the_copy_of_that_node(gpus: str, model: str, path: str) -> None:
+    row = {"engine": "llama.cpp", "model": model, "port": 1, "gpus": gpus}
+    models = {"m": {"source": "/srv/m", "placement": "per-node"}}
+    assert declare.engine(validate({"models": models, "engines": {"e": row}}), "e").model_path == path
+    assert "@" not in declare.engine(validate({"models": {"m": {"source": "/srv/m"}}, "engines": {"e": row}}), "e").model_path
