@@ -8,12 +8,14 @@ paper.
 from __future__ import annotations
 
 import json
+import shlex
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hosttune.core import engine, journal, sysfs
+from hosttune.core import cmdline, engine, journal, sysfs
 from hosttune.core.host import read_or_none
 from hosttune.core.knobs import BY_ID, KNOBS
 from hosttune.core.model import Finding, Knob, Step
@@ -141,6 +143,40 @@ def test_a_write_that_is_refused_says_so_and_the_other_changes_are_made(errno: s
     failed = [found for found in done.findings if found.status == "fail"]
     assert len(failed) == 1 and errno in failed[0].summary and failed[0].hint.command
     assert [step.subject for step in done.steps] == ["boot"]
+
+
+def edits() -> list[tuple[str, str, str]]:
+    """(case, file, command) of every way out that edits, with sed, a file that decides about the next boot. Those for the
+    kernel command line are tried in test_cmdline.py."""
+    found = []
+    for name, (knob, body) in CASES.items():
+        for told in engine.check(KNOBS[knob], machine(body), body["want"]):
+            command = told.hint.command.partition(" && ")[0]
+            file = shlex.split(command)[-1] if command.startswith("sed -i ") else ""
+            if told.subject == "boot" and file not in ("", cmdline.GRUB, cmdline.LOADER):
+                found.append((name, file, command))
+    return found
+
+
+@pytest.mark.parametrize(("name", "file", "command"), edits())
+def test_the_way_out_is_one(name: str, file: str, command: str, tmp_path: Path) -> None:
+    """Pasted into a shell it changes the file so that this file is in nobody's way any more."""
+    knob, body = CASES[name]
+    copy = tmp_path / "file"
+    copy.write_text(machine(body).read(file))
+    subprocess.run(["bash", "-c", command.replace(shlex.quote(file), str(copy))], check=True)
+    after = machine(merge(body, {"machine": {"files": {file: copy.read_text()}}}))
+    boot = [f for f in engine.check(KNOBS[knob], after, body["want"]) if f.subject == "boot"]
+    assert [f for f in boot if f.status in ("fail", "warn") and any(e.startswith(file) for e in f.evidence)] == []
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_line_to_paste_is_one_that_a_shell_understands(name: str) -> None:
+    knob, body = CASES[name]
+    for told in engine.check(KNOBS[knob], machine(body), body["want"]):
+        if told.hint.command.split(" ")[0] in ("sed", "echo", "systemctl", "mkdir", "hosttune", "cp"):
+            parsed = subprocess.run(["bash", "-n"], input=told.hint.command, text=True, capture_output=True)
+            assert parsed.returncode == 0, told.hint.command
 
 
 WRONG = {

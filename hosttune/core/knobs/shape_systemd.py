@@ -40,7 +40,8 @@ def systemd_knob(
         return {"boot": Reading(default, where=where(host))}
 
     def step(host: Host, subject: str, have: str, want: str) -> Step:
-        last = (ini.assignments(host, file, section, key) or [None])[-1]
+        found = ini.assignments(host, file, section, key)
+        last = found[-1] if found else None
         if last and last.drop_in and dropins.basename(last.path) > dropins.basename(drop_in):
             way_out = "sed -i '%ds/=.*/=%s/' %s" % (last.line, want, shlex.quote(last.path))
             raise Refused("another file sets it later", "%s:%d" % (last.path, last.line), way_out)
