@@ -405,10 +405,7 @@ def _value(spec: Any, data: Any, where: str) -> Any:
 
 def _text(spec: Text, data: Any, where: str) -> str:
     if not isinstance(data, str):
-        quoted = (
-            '; write it in quotes: "%s"' % data if isinstance(data, (int, float)) and not isinstance(data, bool) else ""
-        )
-        raise Refused("%s stands here, a text is wanted%s" % (_seen(data), quoted), where)
+        raise Refused("%s stands here, a text is wanted%s" % (_seen(data), _in_quotes(data)), where)
     if spec.choices and data not in spec.choices:
         raise Refused(
             "%s is none of %s" % (data or "an empty text", ", ".join(spec.choices)), where, _near(data, spec.choices)
@@ -416,6 +413,13 @@ def _text(spec: Text, data: Any, where: str) -> str:
     if spec.pattern and not re.fullmatch(spec.pattern, data):
         raise Refused("%s is not %s" % (data or "an empty text", spec.says), where)
     return data
+
+
+def _in_quotes(data: Any) -> str:
+    """YAML makes a truth value of on, off, yes and no, and a number of digits."""
+    if isinstance(data, bool):
+        return '; write the word in quotes: "%s"' % ("on" if data else "off")
+    return '; write it in quotes: "%s"' % data if isinstance(data, (int, float)) else ""
 
 
 def schema(spec: Any = SPEC) -> Dict[str, Any]:

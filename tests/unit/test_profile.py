@@ -58,6 +58,7 @@ def test_nothing_wanted_is_a_plan() -> None:
         ({"knobs": {"numa-balancin": "0"}}, "hosttune.knobs.numa-balancin", "did you mean numa-balancing"),
         ({"knobs": {"profile": "fast"}}, "hosttune.knobs.profile", "conservative"),
         ({"knobs": ["numa"]}, "hosttune.knobs", "a list"),
+        ({"knobs": {"pcie-acs": False}}, "hosttune.knobs.pcie-acs", 'in quotes: "off"'),
         ({"containers": {"200": {"gpuz": "all"}}}, "hosttune.containers.200.gpuz", "did you mean gpu"),
         ({"containers": {"200": {"gpus": "0;1"}}}, "hosttune.containers.200.gpus", '"0,1"'),
         ({"containers": {"../x": {}}}, "hosttune.containers", "a vmid such as 200"),
