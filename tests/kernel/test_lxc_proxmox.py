@@ -256,3 +256,14 @@ def test_a_narrower_declaration_takes_out_what_it_no_longer_names(node: Proxmox)
     text = path.read_text()
     assert done.changed and "/dev/nvidia0" not in text and "195:*" not in text
     assert "c 195:1 rwm" in text and "c 195:255 rwm" in text
+
+
+@pytest.mark.parametrize("form", ["dev", "path"])
+def test_an_undeclared_gpu_closes_at_once_in_every_form(node: Proxmox, form: str) -> None:
+    node.container(374)
+    sync.sync(LiveHost(), "374", Wanted(gpus=(0, 1), form=form))
+    assert node.pct("start", "374").returncode == 0
+    assert node.open_errno(374, "/dev/nvidia1") == "ENXIO", "it is let through; only a driver is missing"
+    done = sync.sync(LiveHost(), "374", Wanted(gpus=(0,), form=form))
+    assert [action.name for action in done.actions] == ["live-deny"]
+    assert (node.open_errno(374, "/dev/nvidia1"), node.open_errno(374, "/dev/nvidia0")) == ("EPERM", "ENXIO")

@@ -5,9 +5,10 @@ the container lives by them until its next start."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Mapping, Tuple
+from typing import List, Mapping, Tuple
 
 from ..devices import DeviceTable
+from .document import Line
 from .entries import ALLOW, Entries, is_nvidia_major
 from .narrow import undeclared
 from .needs import Wanted
@@ -24,8 +25,8 @@ class Closing:
 
 def closes(removed: Mapping[int, str], have: Entries, wanted: Wanted, devices: DeviceTable,
            cards: Tuple[str, ...]) -> Tuple[Closing, ...]:
-    """Of the removed lines ({number: why}) the numeric rules that open what the container shall not have: another driver's
-    number, or an undeclared GPU's. cards: rules for the GPUs that it keeps."""
+    """Of the removed lines ({number: why}) the rules that open what the container shall not have: another driver's number,
+    or an undeclared GPU's (by number, or what a start made of a path). cards: rules for the GPUs that it keeps."""
     if have.free or have.everything:
         return ()
     too_much = undeclared(have, wanted, devices)
@@ -38,4 +39,15 @@ def closes(removed: Mapping[int, str], have: Entries, wanted: Wanted, devices: D
             continue
         text = "c %d:%s %s" % (rule.major, "*" if rule.minor is None else rule.minor, rule.access)
         out.append(Closing(text, removed[line.number], cards if ours and rule.minor is None else ()))
+    for line, path, access in _by_path(have):
+        node = (devices.nodes or {}).get(path)
+        if line.number in removed and line.number in too_much and node is not None and node.type == "char":
+            out.append(Closing("c %d:%d %s" % (node.major, node.minor, access), removed[line.number]))
     return tuple(out)
+
+
+def _by_path(have: Entries) -> List[Tuple[Line, str, str]]:
+    """Entries that a start turns into a rule for one number: (line, path, the access of that rule)."""
+    out = [(line, entry.path, "r" if entry.option("deny-write") in ("1", "on", "yes", "true") else "rw")
+           for line, entry in have.devs]
+    return out + [(line, rule.path, rule.access) for line, rule in have.rules if line.key == ALLOW and rule.path]
