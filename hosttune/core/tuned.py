@@ -2,7 +2,8 @@
 """What the tuned daemon sets: the options of its active profile, with the file and line of each.
 
 Source: tuned 2.20, profiles/merger.py and locator.py: `include` first, later options over earlier ones section by section,
-/etc/tuned over /usr/lib/tuned; a section whose uname_regex or cpuinfo_regex does not match this machine is left out.
+/etc/tuned over /usr/lib/tuned; a section whose uname_regex or cpuinfo_regex does not match this machine is left out. Compared
+once with tuned's own loader over its 37 profiles: the same options, save where a profile is included by a function.
 """
 
 from __future__ import annotations

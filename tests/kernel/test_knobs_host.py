@@ -16,9 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from hosttune.core import engine, sysfs
+from hosttune.core import corezip, engine, sysfs
 from hosttune.core.knobs import BY_ID, CPU, KNOBS, MEMORY
 from hosttune.core.live import LiveHost
+from tests.kernel.conftest import MakeContainer
 from tests.kernel.fake_tree import FakeTrees
 from tests.kernel.mission import private_state
 from tests.kernel.view import mount, scratch, unmount
@@ -220,3 +221,23 @@ def test_the_real_machine_is_told_without_an_error(fake: FakeTrees) -> None:
     assert {f.have for f in found if f.name == "overcommit-memory" and f.subject == "now"} == {
         Path("/proc/sys/vm/overcommit_memory").read_text().strip()
     }
+
+
+def test_in_a_real_container_each_belongs_to_the_host(make_container: MakeContainer) -> None:
+    container = make_container()
+    container.start()
+    (container.rootfs / "root" / "core.zip").write_bytes(corezip.archive())
+    code = """
+import json, sys
+sys.path.insert(0, "/root/core.zip")
+from hosttune.core import engine
+from hosttune.core.knobs import CPU, MEMORY
+from hosttune.core.live import LiveHost
+print(json.dumps([[f.name, f.status, f.summary] for k in (*MEMORY, *CPU) for f in engine.check(k, LiveHost(), k.want)]))
+"""
+    told = container.attach("python3", "-c", code)
+    assert told.returncode == 0, told.stderr
+    found = json.loads(told.stdout)
+    assert [name for name, _, _ in found] == [knob.name for knob in (*MEMORY, *CPU)]
+    assert {status for _, status, _ in found} == {"skip"}
+    assert all("set on the host, not inside a container" in summary for _, _, summary in found)
