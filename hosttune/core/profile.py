@@ -138,6 +138,10 @@ SPEC = Record(
                         pattern=r"hf:[^@\s]+@\S+|/\S.*|ssh:[^-\s:][^\s:]*:/.+",
                         says="hf:REPO@REVISION, /a/directory or ssh:HOST:/a/directory",
                     ),
+                    "inside": Text(
+                        "where containers see it; /dev/shm/models for an engine that has that path built in",
+                        "/srv/models", ("/srv/models", "/dev/shm/models"),
+                    ),  # fmt: skip
                     "token-file": Text(
                         "file of mode 0600 with the token that the hub wants for this model",
                         "", pattern=r"(/[^\x00-\x1f]+)?", says="an absolute path",

@@ -114,7 +114,8 @@ def _model(profile: Profile, model: str, place: str, here: str, gpus: str) -> tu
         name_there = "%s@node%s%s%s" % (name, node[1], slash, file)  # the copy on the node of its GPUs (core/stage/nodes.py)
     else:
         name_there = model
-    return name, "%s/%s" % (STAGED_INSIDE if place.startswith("ct:") else STAGED, name_there)
+    inside = str(profile.models[name].get("inside", STAGED_INSIDE))
+    return name, "%s/%s" % (inside if place.startswith("ct:") else STAGED, name_there)
 
 
 def _refuse_secrets(made: Engine, here: str) -> None:

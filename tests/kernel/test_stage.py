@@ -279,8 +279,9 @@ def test_what_somebody_else_put_there_is_left_alone(whose: str, model: Path) -> 
     assert e.value.way_out and theirs.read_text() == "theirs"
 
 
-def profile_for(container: str, model: Path, restart: str = "never") -> Profile:
-    return validate({"mode": "apply", "models": {"tiny": {"source": str(model)}}, "containers": {container: {"restart": restart}},
+def profile_for(container: str, model: Path, restart: str = "never", inside: str = "/srv/models") -> Profile:
+    return validate({"mode": "apply", "models": {"tiny": {"source": str(model), "inside": inside}},
+                     "containers": {container: {"restart": restart}},
                      "engines": {"e": {"in": "ct:" + container, "engine": "llama.cpp", "model": "tiny", "port": 1}}})  # fmt: skip
 
 
@@ -315,6 +316,27 @@ def test_container_reads_the_model_at_srv_models_after_its_restart(
     assert ids(declared.overview(LiveHost(), profile), "fail", "error") == set()
     container.restart(booted=True)
     assert container.attach("cat", "/srv/models/tiny/config.json").stdout.encode() == FILES["config.json"]
+    engine.revert(LiveHost(), {})
+    assert container.config.read_bytes() == was
+
+
+@pytest.mark.parametrize("unprivileged", [False, True], ids=["privileged", "unprivileged"])
+def test_engine_with_the_path_built_in_sees_the_model_below_the_containers_own_dev_shm(
+    unprivileged: bool, model: Path, make_container: MakeContainer
+) -> None:
+    container = make_container(unprivileged=unprivileged).start(booted=True)
+    was = container.config.read_bytes()
+    profile = profile_for(container.name, model, inside="/dev/shm/models")
+    done = declared.bring(LiveHost(), profile, "tiny", restart="always")
+    assert ids(done, "fail", "error") == set(), done.findings
+    container.wait_booted()
+    assert container.attach("cat", "/dev/shm/models/tiny/config.json").stdout.encode() == FILES["config.json"]
+    assert "Read-only" in container.attach("touch", "/dev/shm/models/tiny/x").stderr
+    assert container.attach("sh", "-c", "echo x > /dev/shm/own && stat -c %a /dev/shm").stdout == "1777\n", "and it has its own"
+    lines = container.config.read_bytes()[len(was) :].decode().splitlines()
+    assert [line.split()[3] for line in lines] == ["dev/shm", "dev/shm/models"]
+    again = declared.bring(LiveHost(), profile, "tiny", restart="always")
+    assert not again.changed and again.actions == ()
     engine.revert(LiveHost(), {})
     assert container.config.read_bytes() == was
 

@@ -43,6 +43,13 @@ def containers_of(profile: Profile, name: str) -> Tuple[str, ...]:
     return tuple(sorted({place[len("ct:"):] for place in found if place.startswith("ct:")}))
 
 
+def targets_of(profile: Profile, ct_id: str) -> Tuple[str, ...]:
+    """Where a container shall see the models: as each model that its engines use is declared."""
+    found = {str(row.get("inside", in_container.TARGET)) for name, row in profile.models.items()
+             if ct_id in containers_of(profile, name)}  # fmt: skip
+    return tuple(sorted(found, reverse=True)) or (in_container.TARGET,)
+
+
 def wanted(host: Host, profile: Profile, name: str, spec: str = "", caches: Sequence[str] = (), evict: bool = False,
            fetch: Optional[Fetch] = None, pace: Pace = FREE) -> Wanted:
     """One model as the profile declares it; spec: in place of its source. Refused when neither says where it comes from."""
@@ -66,7 +73,7 @@ def bring(host: Host, profile: Profile, name: str, spec: str = "", caches: Seque
     for ct_id in containers_of(profile, name):
         policy = restart or profile.containers.get(ct_id, Container()).restart
         try:
-            seen = in_container.show(host, ct_id, policy, dry_run)
+            seen = in_container.show(host, ct_id, policy, dry_run, targets_of(profile, ct_id))
         except Refused as e:
             report = replace(report, findings=report.findings + (sync.refused(ct_id, e),))
             continue
@@ -98,13 +105,13 @@ def overview(host: Host, profile: Profile, caches: Sequence[str] = (), look: pag
         for ct_id in containers_of(profile, name):
             if ct_id not in seen:
                 seen.add(ct_id)
-                findings += _in_container(host, ct_id)
+                findings += _in_container(host, ct_id, targets_of(profile, ct_id))
     return replace(report, findings=tuple(findings))
 
 
-def _in_container(host: Host, ct_id: str) -> Tuple[Finding, ...]:
+def _in_container(host: Host, ct_id: str, targets: Sequence[str]) -> Tuple[Finding, ...]:
     try:
-        return in_container.look(host, ct_id).findings
+        return in_container.look(host, ct_id, targets).findings
     except Refused as e:
         return (sync.refused(ct_id, e),)
 
