@@ -46,6 +46,7 @@ def wanted_options(with_profile: bool) -> Callable[[Callable[..., Any]], Callabl
             click.option("--cpus", metavar="CPUS", help='Pin it: numa (its GPUs\' NUMA node) or a list ("0-15,64-79").'),
             click.option("--drop", multiple=True, type=click.IntRange(1, 511), metavar="MAJOR",
                          help="This major is stale, whatever it once was for. May be repeated."),
+            click.option("--repair", is_flag=True, help="Mend lines that Proxmox VE would drop, where their meaning is plain."),
             click.option("--prune", is_flag=True, help="Also drop stale rules of which nobody can tell what they were for."),
         ]  # fmt: skip
         for option in reversed(options):
@@ -74,8 +75,8 @@ def _wanted(host: Host, profile: Profile, ct_id: str, words: dict[str, Any], giv
     serves = outlook.serves(profile.engines, ct_id)
     if declared is None:
         given = vms.assigned(host) if given is None else given
-        return Wanted(drop=words["drop"], prune=words["prune"], vms=given, serves=serves)
-    return outlook.wanted_of(host, declared, words["drop"], words["prune"], serves, given)
+        return Wanted(drop=words["drop"], prune=words["prune"], vms=given, repair=words["repair"], serves=serves)
+    return replace(outlook.wanted_of(host, declared, words["drop"], words["prune"], serves, given), repair=words["repair"])
 
 
 @command.command(name="show", short_help="what it gets, what is wrong with it, what sync would do")
@@ -166,7 +167,7 @@ def _allowed(report: Report, policy: str, dry_run: bool) -> Report:
 def live(ct_id: str, dry_run: bool, profile_path: str | None, output: Output) -> int:
     """Give the running container ID the rules it lacks, at once. Not persistent: its file is left alone."""
     profile, host = load(profile_path), LiveHost()
-    wanted = _wanted(host, profile, ct_id, {"drop": (), "prune": False})
+    wanted = _wanted(host, profile, ct_id, {"drop": (), "prune": False, "repair": False})
     report = sync.live(host, ct_id, wanted, dry_run)
     if report.changed and output.format == "text":
         click.echo("not persistent: it ends with the next start; the file is healed by: hosttune lxc sync " + ct_id, err=True)
@@ -211,7 +212,7 @@ def _previewed(host: Host | None, table: DeviceTable, words: dict[str, Any], req
     declared = _declared(Profile(), "", words)
     if host is not None and declared is not None:
         wanted = outlook.wanted_of(host, declared, words["drop"], words["prune"])
-        return replace(wanted, required=required)
+        return replace(wanted, required=required, repair=words["repair"])
     gpus, cpus = words["gpus"], words["cpus"] or ""
     if gpus not in (None, "all") and not re.fullmatch(r"\d+(,\d+)*", gpus):
         raise Refused("%s can be told from a recording only" % gpus, "--gpus", "name minors (0,1), or record the host: "
@@ -221,7 +222,7 @@ def _previewed(host: Host | None, table: DeviceTable, words: dict[str, Any], req
     chosen = () if gpus is None else None if gpus == "all" else tuple(sorted({int(n) for n in gpus.split(",")}))
     dri = tuple(path for path, _ in table.below("/dev/dri")) if words["dri"] else ()
     return Wanted(chosen, required, words["form"] or needs.KEEP, bool(words["caps"]), words["drop"], words["prune"], dri,
-                  "" if cpus == "any" else cpus)  # fmt: skip
+                  "" if cpus == "any" else cpus, repair=words["repair"])  # fmt: skip
 
 
 def _table(path: str, gpu_count: int | None, pve_container: str | None) -> tuple[Host | None, DeviceTable]:

@@ -33,6 +33,7 @@ class Wanted:
     cpus     the CPUs that it shall be pinned to, as a list ("0-15,64-79"); "" says nothing of them
     vms      {GPU number: "file:line"} of those that a virtual machine is given: never added
     refused  EPERM was seen inside, so this unprivileged container needs rules like any other
+    repair   lines that Proxmox VE would drop are mended where their meaning is plain
     serves   (engine, port) pairs that are declared to be served from it
     """
 
@@ -46,6 +47,7 @@ class Wanted:
     cpus: str = ""
     vms: Mapping[int, str] = field(default_factory=dict)
     refused: bool = False
+    repair: bool = False
     serves: Tuple[Tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:

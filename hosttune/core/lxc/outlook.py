@@ -14,10 +14,11 @@ from ..host import Host, errname, list_or_empty
 from ..model import ERROR, FAIL, OK, PROVED, SKIP, WARN, Action, Finding, Hint, Refused, Step
 from ..recording import Unrecorded
 from . import cpus, restart, see, store, vms
-from .edit import Edit, edit
+from .edit import Edit
 from .entries import ALLOW
 from .foresee import foresee
 from .needs import Need, Wanted
+from .repair import plan
 from .store import Config
 
 STEP = "HT421"
@@ -98,10 +99,10 @@ def outlook(host: Host, ct_id: str, wanted: Wanted, devices: Optional[DeviceTabl
     """
     config = store.find(host, ct_id, (devices.pve_container or ()) if devices else None)
     devices = see.devices_for(host, config, devices)
-    planned = edit(config.document, wanted, devices, config.subject, raising=False)
+    planned = _planned(config, wanted, devices)
     if planned.free and _was_refused(host, config):
         wanted = replace(wanted, refused=True)
-        planned = edit(config.document, wanted, devices, config.subject, raising=False)
+        planned = _planned(config, wanted, devices)
     pid = see.running_pid(host, config)
     seen: Tuple[see.Inside, ...] = ()
     more: List[Finding] = []
@@ -117,7 +118,7 @@ def outlook(host: Host, ct_id: str, wanted: Wanted, devices: Optional[DeviceTabl
         denied = [one for one in seen if one.state == see.DENIED]
         if denied and planned.free:
             wanted = replace(wanted, refused=True)
-            planned = edit(config.document, wanted, devices, config.subject, raising=False)
+            planned = _planned(config, wanted, devices)
             more.append(_refused_without_reason(config, denied))
         if seen:
             more += _inside_findings(config, seen, devices, planned)
@@ -143,6 +144,11 @@ def outlook(host: Host, ct_id: str, wanted: Wanted, devices: Optional[DeviceTabl
     closing = _closing(config, planned) + cpus.live(host, config, wanted.cpus) if pid else ()
     placed = cpus.judge(host, config, shown.gpus) if shown.gpus else []
     return replace(shown, closing=closing, findings=shown.findings + tuple(placed))
+
+
+def _planned(config: Config, wanted: Wanted, devices: DeviceTable) -> Edit:
+    """The edit of a container's config; lines are mended first, if that is wanted."""
+    return plan(config.document, wanted, devices, config.subject, raising=False)
 
 
 def refused(ct_id: str, e: Refused) -> Finding:

@@ -17,13 +17,13 @@ from ..host import Host
 from ..model import ERROR, FAIL, WARN, Action, Finding, Hint, Refused, Report, Step
 from . import store
 from .document import parse
-from .edit import edit
 from .entries import entries
 from .foresee import foresee
 from .gets import gets
 from .needs import Wanted
 from .outlook import ALWAYS, IDLE, NEVER, Outlook, outlook, refused
 from .patience import Patience
+from .repair import plan
 from .restart import carry_out
 
 __all__ = ["ALWAYS", "IDLE", "NEVER", "Prove", "preview", "show", "sync", "live", "code", "refused"]
@@ -38,7 +38,7 @@ def preview(data: bytes, path: str, wanted: Wanted, devices: DeviceTable, subjec
     Returns the report (its one step holds before and after) and the new bytes. Raises Refused.
     """
     document = parse(data, store.guess_dialect(path, data), path=path)
-    planned = edit(document, wanted, devices, subject)
+    planned = plan(document, wanted, devices, subject)
     steps: Tuple[Step, ...] = ()
     if planned.changes:
         before, after = (part.decode("utf-8", "surrogateescape") for part in (data, planned.data))
