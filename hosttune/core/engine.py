@@ -342,6 +342,7 @@ def revert(
                         continue
                 if back.effect == "run" and not back.argv:
                     raise Refused("what was there before cannot be written again", entry.step.target)
+                _refuse_while_it_waits(host, knobs.get(back.knob), back.subject)
                 _do(host, back, knobs, 1 + journal.last(host), reverts=entry.number)
                 steps.append(back)
                 journal.end(host, entry.number, "reverted")
@@ -351,6 +352,14 @@ def revert(
             except (OSError, Refused) as e:
                 found.append(_failed(host, back, e, knobs))
     return steps, found
+
+
+def _refuse_while_it_waits(host: Host, knob: Optional[Knob], subject: str) -> None:
+    try:
+        if knob and knob.wait:
+            knob.wait(host, subject)
+    except Refused as e:  # its way out is that of an apply
+        raise Refused(e.what, e.where, "hosttune revert, once that is over") from None
 
 
 def _by_content(entry: Entry, now: Optional[str]) -> Step:

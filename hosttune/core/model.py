@@ -142,6 +142,8 @@ class Knob:
     persists: where the value is kept over a reboot: "/etc/sysctl.d", "kernel command line", "firmware".
     if_ignored: the likely reason when a value that was written is not read back.
     read_one(host, subject) -> Reading: one subject alone, to read a write back; without it all are read again.
+    wait(host, subject): raises Refused while a subject must not be written in either direction. `step` asks it by itself, a
+    revert asks it too.
     after_driver: at boot it is kept once the driver's nodes are there, not before the driver touches the GPUs.
     starts: the program that reading starts, where the driver alone knows the answer: such a knob is asked only when somebody
     asks for it, since that program may load the driver and make device nodes.
@@ -165,6 +167,7 @@ class Knob:
     persists: str = ""
     if_ignored: str = ""
     read_one: Optional[Callable[[Any, str], Reading]] = None
+    wait: Optional[Callable[[Any, str], None]] = None
     after_driver: bool = False
     starts: str = ""
     grave: bool = False

@@ -11,6 +11,7 @@ from hosttune.core import engine, pci, pci_express, pci_link
 from hosttune.core.knobs import BY_ID, KNOBS
 from hosttune.core.knobs.pcie_aspm import POLICY
 from hosttune.core.recording import ReplayHost
+from tests.kernel.pci_tree import PciFunction
 from tests.unit import gpu_host
 
 PORT, GPU = "0000:10:00.0", "0000:11:00.0"
@@ -47,6 +48,20 @@ def test_a_write_that_does_not_land_is_a_failure_with_the_likely_reason(
     (failed,) = [f for f in done.findings if f.status == "fail"]
     assert words in failed.summary and reason in failed.hint.command
     assert not done.changed
+
+
+def test_a_revert_waits_while_a_gpu_computes_as_the_write_did() -> None:
+    after = {"files": {f"/sys/bus/pci/devices/{GPU}/config": {"hex": PciFunction(GPU, devctl=0x593F).config().hex()}}}
+    back = f"setpci -s {GPU} CAP_EXP+8.w=2000:7000"
+    machine = host(commands={SET_SIZE: {"rc": 0, "then": after}, back: {"rc": 0}})
+    assert engine.tune(machine, {"pcie-max-read-request": "4096"}, KNOBS, BY_ID, dry_run=False).changed
+    machine.view["holders"] = {"511:*": [[77, "vllm"]]}
+    machine.view["files"][f"/proc/driver/nvidia/gpus/{GPU}/information"] = {"errno": "ENOENT"}
+    before = len(machine.effects)
+    steps, (waits,) = engine.revert(machine, BY_ID)
+    assert steps == [] and "deferred: compute processes use this GPU (vllm 77)" in waits.summary
+    assert [e for e in machine.effects[before:] if e["effect"] == "run"] == []
+    assert waits.hint.command == "hosttune revert, once that is over"
 
 
 def test_the_way_up_is_told_nearest_first_and_a_switch_has_no_link_inside() -> None:

@@ -19,10 +19,15 @@ def read(host: Host) -> Dict[str, Reading]:
 
 def step(host: Host, subject: str, have: str, want: str) -> Step:
     """nvidia-smi -c; waits while the GPU computes."""
-    own_gpus.defer_while_computing(host, subject, NAME)
+    wait(host, subject)
     argv = nvidia_smi.set_one(subject, "-c", want.upper())
     undo = nvidia_smi.set_one(subject, "-c", have.upper()) if have in MODES else ()
     return Step(ID, subject, "run", "%s compute mode" % subject, have, want, argv, undo)
+
+
+def wait(host: Host, subject: str) -> None:
+    """Refused while the GPU computes."""
+    own_gpus.defer_while_computing(host, subject, NAME)
 
 
 ID, NAME = "HT340", "nvidia-compute-mode"
@@ -36,6 +41,7 @@ NVIDIA_COMPUTE_MODE = Knob(
     check=lambda want: "" if want in MODES else "%s is none of %s" % (want, ", ".join(MODES)),
     skip=own_gpus.skip,
     recommend=REPORT,
+    wait=wait,
     after_driver=True,
     starts="nvidia-smi",
     why="an engine whose helpers open the GPU too, or a second engine beside it, needs Default",

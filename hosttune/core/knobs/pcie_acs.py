@@ -32,8 +32,7 @@ def step(host: Host, subject: str, have: str, want: str) -> Step:
     """The masked write. Refused where it would take a virtual machine's device out of its own group; deferred while a GPU
     below the port computes."""
     _refuse_virtual_machines(host, subject)
-    below = [gpu.bdf for gpu in pci.gpus(host) if subject in pci.ports_above(host, gpu.bdf)]
-    own_gpus.refuse_write(host, below, NAME)
+    wait(host, subject)
     try:
         acs = pci_express.acs(pci_express.config(host, subject, SIZE))
     except pci_express.Unreadable as e:
@@ -41,6 +40,12 @@ def step(host: Host, subject: str, have: str, want: str) -> Step:
     old = acs.control & pci_express.ACS_REDIRECT if acs else 0
     argv, undo = (pci_express.setpci(subject, "ECAP_ACS+6", value, pci_express.ACS_REDIRECT) for value in (0, old))
     return Step(ID, subject, "run", "%s ACS redirect" % subject, have, want, argv, undo)
+
+
+def wait(host: Host, subject: str) -> None:
+    """Refused while a GPU below the port computes, or nothing can be written."""
+    below = [gpu.bdf for gpu in pci.gpus(host) if subject in pci.ports_above(host, gpu.bdf)]
+    own_gpus.refuse_write(host, below, NAME)
 
 
 def _refuse_virtual_machines(host: Host, port: str) -> None:
@@ -75,6 +80,7 @@ PCIE_ACS = Knob(
     check=lambda want: "" if want == "off" else "%s cannot be wanted: off (to have it back: hosttune revert)" % want,
     skip=own_gpus.skip,
     read_one=own_gpus.reader(one),
+    wait=wait,
     recommend=OPT_IN,
     why="GPUs below one switch reach each other there and not over the root complex; virtual machines lose their isolation",
     cost="peer-to-peer at the speed of the uplink, or hangs under an IOMMU that translates",

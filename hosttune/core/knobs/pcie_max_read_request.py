@@ -33,10 +33,15 @@ def step(host: Host, subject: str, have: str, want: str) -> Step:
     """The masked write. Refused where it would be unsafe or cannot work; deferred while the GPU computes."""
     _refuse_machine(host)
     _refuse_policy(host)
-    own_gpus.refuse_write(host, (subject,), NAME)
+    wait(host, subject)
     undo = pci_express.set_max_read_request(subject, int(have)) if have in SIZES else ()
     argv = pci_express.set_max_read_request(subject, int(want))
     return Step(ID, subject, "run", "%s MaxReadReq" % subject, have, want, argv, undo)
+
+
+def wait(host: Host, subject: str) -> None:
+    """Refused while the register must not or cannot be written."""
+    own_gpus.refuse_write(host, (subject,), NAME)
 
 
 def _refuse_machine(host: Host) -> None:
@@ -72,6 +77,7 @@ PCIE_MAX_READ_REQUEST = Knob(
     check=check,
     skip=own_gpus.skip,
     read_one=own_gpus.reader(one),
+    wait=wait,
     recommend=OPT_IN,
     why="larger read requests mean fewer requests for the same host-to-device copy; measure it on your host before you credit it",
     cost="nothing that was measured: it governs what the GPU reads from host memory, not what GPUs write to each other",
