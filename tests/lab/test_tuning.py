@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings on a whole machine: made so, kept while GPUs come and go, kept over a reboot, and taken back without a trace.
+
+The tests share one guest and stand in the order in which they run. The played GPUs keep their registers when they are removed or
+their driver goes, which real ones do not: what a reset would do is written by hand before, with setpci, which no event announces.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from lab import deploy
+from lab.machine import Machine
+from tests.lab.hardware import DEVCTL, GPUS, device_control, device_controls, last_serial, writes
+from tests.lab.owner import said
+
+PROFILE = "/root/profile.json"
+WANTED = {"mode": "apply", "knobs": {"profile": "pcie-inference", "nvidia-persistence": "leave"}}
+WATCH, RECHECK = "hosttune-watch.service", "hosttune-recheck.service"
+PATIENCE = 120
+"""Seconds until a test gives up; the machine is emulated, and shares its cores."""
+
+FINGERPRINT = """\
+import hashlib, json, os, stat
+found = {}
+for top in ("/etc", "/usr/local", "/usr/lib/systemd", "/boot", "/root", "/opt"):
+    for folder, _, names in os.walk(top):
+        if folder.startswith("/etc/pve"):
+            continue
+        for path in (os.path.join(folder, name) for name in names):
+            st = os.lstat(path)
+            data = os.readlink(path).encode() if stat.S_ISLNK(st.st_mode) else open(path, "rb").read()
+            found[path] = "%o %d:%d %s" % (st.st_mode, st.st_uid, st.st_gid, hashlib.sha256(data).hexdigest())
+for bdf in os.listdir("/sys/bus/pci/devices"):
+    found[bdf] = hashlib.sha256(open("/sys/bus/pci/devices/%s/config" % bdf, "rb").read()).hexdigest()
+for name in ("kernel/numa_balancing", "vm/zone_reclaim_mode", "vm/swappiness", "vm/max_map_count", "vm/overcommit_memory",
+             "vm/nr_hugepages"):
+    found[name] = open("/proc/sys/" + name).read()
+for name in ("enabled", "defrag", "shmem_enabled"):
+    path = "/sys/kernel/mm/transparent_hugepage/" + name
+    found[path] = open(path).read() if os.path.exists(path) else ""
+print(json.dumps(found))
+"""
+
+
+def fingerprint(guest: Machine) -> dict[str, str]:
+    """Every file that a setting may be kept in, config space of every PCI function, and the kernel's values."""
+    found: dict[str, str] = json.loads(guest.run("python3", "-c", FINGERPRINT, check=True).stdout)
+    return found
+
+
+def apply(guest: Machine) -> dict[str, object]:
+    done = guest.run("hosttune", "apply", "--profile", PROFILE, "-o", "json", timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    document: dict[str, object] = json.loads(done.stdout)
+    return document
+
+
+def lose(guest: Machine, bdf: str) -> None:
+    """MaxReadReq back at its default: what a reset does."""
+    guest.run("setpci", "-s", bdf, "CAP_EXP+8.w=2000:7000", check=True)
+    assert device_control(guest, bdf) == "293f"
+
+
+def until(guest: Machine, wanted: set[str]) -> None:
+    limit = time.monotonic() + PATIENCE
+    while device_controls(guest) != wanted:
+        assert time.monotonic() < limit, "%s\n%s" % (device_controls(guest), said(guest, WATCH))
+        time.sleep(0.2)
+
+
+def until_it_says(guest: Machine, words: str) -> None:
+    limit = time.monotonic() + PATIENCE
+    while words not in said(guest, WATCH):
+        assert time.monotonic() < limit, said(guest, WATCH)
+        time.sleep(0.5)
+
+
+@pytest.fixture(scope="module")
+def host(module_guest: Machine) -> Machine:
+    deploy.hosttune(module_guest)
+    module_guest.write(PROFILE, json.dumps(WANTED))
+    return module_guest
+
+
+@pytest.fixture(scope="module")
+def before(host: Machine) -> dict[str, str]:
+    """The machine before hosttune changed anything."""
+    return fingerprint(host)
+
+
+def test_apply_and_revert_leave_files_and_registers_byte_for_byte(host: Machine, before: dict[str, str]) -> None:
+    serial = last_serial(host)
+    apply(host)
+    assert device_controls(host) == {"593f"}
+    changed = {path for path, value in fingerprint(host).items() if before.get(path) != value}
+    assert changed >= {"kernel/numa_balancing", *GPUS}
+    again = last_serial(host)
+    converged = apply(host)
+    assert converged["changed"] is False and last_serial(host) == again
+    assert converged["hosts"][0]["effects"] == [], "a converged apply writes nothing"  # type: ignore[index]
+    done = host.run("hosttune", "revert", "-o", "json", timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    after = fingerprint(host)
+    assert {path for path in {*before, *after} if before.get(path) != after.get(path)} == set()
+    made = {(w.bdf, w.register, w.size, w.old, w.value) for w in writes(host, serial) if w.bdf in GPUS}
+    assert made == {(bdf, DEVCTL, 2, *pair) for bdf in GPUS for pair in ((0x293F, 0x593F), (0x593F, 0x293F))}
+    assert host.run("systemctl", "is-active", WATCH).stdout == "inactive\n", "and what it started is ended"
+
+
+def test_check_and_topo_tell_the_machine_as_lspci_does(host: Machine) -> None:
+    told = json.loads(host.run("hosttune", "topo", "-o", "json", check=True).stdout)
+    gpus = [d for d in told["devices"] if d["kind"] == "gpu"]
+    assert [g["bdf"] for g in gpus] == list(GPUS) and [g["node"] for g in gpus] == [0] * 4 + [1] * 4
+    assert {(g["link"]["width"], g["link"]["speed"]) for g in gpus} == {(16, 32.0)}
+    assert told["paths"]["0"]["3"] == "NODE" and told["paths"]["3"]["4"] == "SYS"
+    checked = host.run("hosttune", "check", "pcie-max-read-request", "--profile", PROFILE)
+    assert checked.returncode == 1 and "8 GPUs" in checked.stdout, checked.stdout
+
+
+def test_a_gpu_that_is_removed_and_comes_back_is_put_right_on_the_event(host: Machine) -> None:
+    apply(host)
+    until_it_says(host, "watching:")
+    lose(host, GPUS[2])
+    host.run("sh", "-c", "echo 1 > /sys/bus/pci/devices/%s/remove; echo 1 > /sys/bus/pci/rescan" % GPUS[2], check=True)
+    until(host, {"593f"})
+    until_it_says(host, "changed %s MaxReadReq" % GPUS[2])
+    journal = host.run("hosttune", "journal", check=True).stdout
+    assert journal.count("%s MaxReadReq: 512 → 4096" % GPUS[2]) >= 2, journal
+
+
+def test_a_driver_that_is_loaded_again_finds_its_registers_right(host: Machine) -> None:
+    host.run("modprobe", "-r", "nvidia-uvm", "nvidia", check=True)
+    for bdf in GPUS:
+        lose(host, bdf)
+    host.run("modprobe", "nvidia", check=True)
+    until(host, {"593f"})
+    host.run("modprobe", "nvidia-uvm", "major=509", check=True)
+
+
+def test_what_no_event_announces_is_told_by_the_recheck_and_changed_by_nobody(host: Machine) -> None:
+    assert host.run("systemctl", "start", RECHECK, timeout=PATIENCE).returncode == 0, said(host, RECHECK)
+    lose(host, GPUS[5])
+    assert host.run("systemctl", "start", RECHECK, timeout=PATIENCE).returncode != 0
+    assert "would change %s MaxReadReq" % GPUS[5] in said(host, RECHECK)
+    assert device_control(host, GPUS[5]) == "293f"
+    told = host.run("hosttune", "status", "--profile", PROFILE)
+    assert told.returncode == 1 and "HT201" in told.stdout and "HT911  hosttune-recheck.service" in told.stdout, (
+        told.stdout
+    )
+    apply(host)
+
+
+def test_after_a_reboot_settings_watch_and_timer_are_back_by_themselves(host: Machine) -> None:
+    host.reboot()
+    host.settle()
+    assert device_controls(host) == {"593f"} and host.read("/proc/sys/kernel/numa_balancing") == "0\n"
+    until_it_says(host, "watching:")
+    assert host.run("systemctl", "is-active", "hosttune-recheck.timer").stdout == "active\n"
+    told = host.run("hosttune", "check", "--profile", PROFILE)
+    assert told.returncode == 0, told.stdout
+
+
+def test_revert_after_a_reboot_takes_back_what_is_still_there(host: Machine, before: dict[str, str]) -> None:
+    """The registers were lost and set again by the boot unit: the journal has both, and the last value goes."""
+    done = host.run("hosttune", "revert", timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert device_controls(host) == {"293f"}
+    after = fingerprint(host)
+    differ = {path for path in {*before, *after} if before.get(path) != after.get(path)}
+    assert {
+        path for path in differ if "hosttune" in path or "sysctl" in path or path.endswith("numa_balancing")
+    } == set()
