@@ -28,7 +28,7 @@ def chunk_digests(path: str, chunk: int = CHUNK, threads: int = 0, tick: Ticked 
     tick(bytes so far) some times a second, in the calling thread. Raises OSError."""
     found: List[_Hashed] = []
     file = _Hashed(path, os.stat(path).st_size, "", (), chunk)
-    share_out([file], threads or threads_here(), Run(), found.append, tick, ahead=False)
+    _hash([file], threads or threads_here(), found.append, tick)
     return [file.digests[number] for number in sorted(file.digests)]
 
 
@@ -41,7 +41,12 @@ def compare(files: Sequence[Tuple[str, int, str, Sequence[str], int]], threads: 
         for wrong in file.judged():
             told((file.path, wrong))
 
-    share_out([_Hashed(*row) for row in files], threads, Run(), judge, tick, ahead=False)
+    _hash([_Hashed(*row) for row in files], threads, judge, tick)
+
+
+def _hash(files: List["_Hashed"], threads: int, told: Callable[["_Hashed"], None], tick: Ticked) -> None:
+    with ThreadPoolExecutor(threads) as pool:
+        share_out(pool, threads, files, Run(), told, tick, ahead=False)
 
 
 class _Hashed:
@@ -136,6 +141,6 @@ def _copied(source: Source, target: int, number: int, chunk: int, run: Run) -> T
 
 def write(fd: int, view: memoryview, at: int) -> None:
     """All of the view. Raises OSError."""
-    done = 0
+    done = os.pwrite(fd, view, at)
     while done < len(view):
         done += os.pwrite(fd, view[done:], at + done)

@@ -54,16 +54,16 @@ def copy(jobs: Sequence[Job], threads: int, whole: Callable[[Copied], None], tic
     Raises OSError (ENOSPC: nothing was copied yet) and Refused for a source that vanishes, shrinks or changes.
     """
     run = Run(pace)
-    with ThreadPoolExecutor(threads) as pool, run.stopped_by_failure():
+    with ThreadPoolExecutor(threads, initializer=pace.begin) as pool:
         each([pool.submit(reserve, job) for job in jobs], lambda _: None, lambda: tick(0))
-    if forget is None:
-        forget = _available() < sum(job.size for job in jobs)
-    files = [_File(job, hashed, forget) for job in jobs]
-    try:
-        share_out(files, threads, run, whole, tick, hashed)
-    finally:
-        for file in files:
-            file.close()
+        if forget is None:
+            forget = _available() < sum(job.size for job in jobs)
+        files = [_File(job, hashed, forget) for job in jobs]
+        try:
+            share_out(pool, threads, files, run, whole, tick, hashed)
+        finally:
+            for file in files:
+                file.close()
 
 
 def reserve(job: Job) -> None:

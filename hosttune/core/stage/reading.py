@@ -93,10 +93,10 @@ class Source:
 
     def read(self, view: memoryview, at: int, direct: bool = False) -> None:
         """Fill the view. direct: past the page cache where offset and length allow it (the view starts a page)."""
-        got = 0
-        while got < len(view):
-            whole = direct and self.direct is not None and not (at + got) % BLOCK and len(view) - got >= BLOCK
-            fd, end = (self.direct or 0, got + (len(view) - got) // BLOCK * BLOCK) if whole else (self.fd, len(view))
+        size, got = len(view), 0
+        while got < size:
+            whole = direct and self.direct is not None and not (at + got) % BLOCK and size - got >= BLOCK
+            fd, end = (self.direct or 0, got + (size - got) // BLOCK * BLOCK) if whole else (self.fd, size)
             try:
                 count = os.preadv(fd, [view[got:end]], at + got)
             except OSError as e:

@@ -29,7 +29,7 @@ class Part:
     mapped: bool
 
 
-WRITERS = 4
+WRITERS = 6
 """Who hashes what he writes is at the inode lock for a tenth of his time: so many may write to one file."""
 
 

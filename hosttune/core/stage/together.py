@@ -28,7 +28,6 @@ class Run:
         self.lock = threading.Lock()
         self.bytes = 0
         self.stop = threading.Event()
-        self.pace = pace
         self.bucket = Bucket(pace.limit)
 
     def add(self, count: int) -> None:
@@ -86,21 +85,19 @@ class Work(Protocol):
         """All parts are done: what is to be told of this file."""
 
 
-def share_out(files: Sequence[Work], threads: int, run: Run, told: Callable[[Any], None], tick: Callable[[int], None],
-              hashed: bool = True, ahead: bool = True) -> None:
+def share_out(pool: ThreadPoolExecutor, threads: int, files: Sequence[Work], run: Run, told: Callable[[Any], None],
+              tick: Callable[[int], None], hashed: bool = True, ahead: bool = True) -> None:
     """Go through all files (schedule.py says in which order). told(what `seal` gave) for each and tick(bytes so far) some
     times a second, both in this thread. The first failure is raised when all threads have ended and what is whole is told."""
     threads = max(1, min(threads, sum(file.count for file in files)))
     schedule = Schedule([(file.count, file.in_order) for file in files], threads, hashed, ahead)
     crew = _Crew(files, schedule, run)
-    with ThreadPoolExecutor(threads, initializer=run.pace.begin) as pool:
-        try:
-            for _ in range(threads):
-                pool.submit(crew.work)
-            crew.listen(threads, told, tick)
-        except BaseException:
-            crew.stop()
-            raise
+    working = [pool.submit(crew.work) for _ in range(threads)]
+    try:
+        crew.listen(threads, told, tick)
+    finally:
+        crew.stop()
+        wait(working)
     if crew.failed:
         raise crew.failed[0]
 
