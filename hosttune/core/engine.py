@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """See, judge, change: everything that any face may do with knobs and steps.
 
-check    read each knob, compare with what is wanted -> findings
-plan     one Step for each finding that failed and may be mended
+check, plan  see judge.py
 apply    under one lock: finish or drop what a killed run left, then each step: intent, effect, read back, done
 revert   the journal backwards, each file and value only if it is still what hosttune wrote
 """
@@ -19,66 +18,10 @@ from .catalogue import finding
 from .glance import Glance
 from .host import TEMP, Host, bytes_or_none, digest, errname, read_or_none
 from .journal import Entry
-from .model import ERROR, FAIL, OK, ON, OPT_IN, SKIP, WARN, Finding, Hint, Knob, Reading, Refused, Step
-from .recording import Unrecorded
+from .judge import check, plan
+from .model import ERROR, FAIL, WARN, Finding, Hint, Knob, Reading, Refused, Step
 
 __all__ = ["check", "plan", "apply", "tune", "revert", "recover"]
-
-
-def check(knob: Knob, host: Host, want: str = "") -> List[Finding]:
-    """One finding a subject. An exception in the knob is status "error": could not tell is never ok."""
-    return [f for f, _ in _judge(knob, host, want)]
-
-
-def plan(knob: Knob, host: Host, want: str = "") -> Tuple[List[Finding], List[Step]]:
-    """The findings, and one Step for each that can be mended. Writes nothing."""
-    judged = _judge(knob, host, want)
-    return [f for f, _ in judged], [s for _, s in judged if s]
-
-
-def _judge(knob: Knob, host: Host, want: str) -> List[Tuple[Finding, Optional[Step]]]:
-    asked, want = bool(want), want or knob.want
-    try:
-        reason = knob.skip(host)
-        if reason:
-            return [(finding(knob.id, SKIP, knob.name, reason, want=want), None)]
-        readings: Mapping[str, Reading] = knob.read(host)
-    except OSError as e:
-        return [(_could_not_tell(knob, want, "%s: %s" % (e.filename or knob.name, errname(e))), None)]
-    except Unrecorded as e:
-        return [(_could_not_tell(knob, want, str(e)), None)]
-    return [_judge_one(knob, host, subject, reading, want, asked) for subject, reading in readings.items()]
-
-
-def _could_not_tell(knob: Knob, want: str, why: str) -> Finding:
-    return finding(knob.id, ERROR, knob.name, "could not be read: " + why, want=want)
-
-
-def _judge_one(
-    knob: Knob, host: Host, subject: str, reading: Reading, want: str, asked: bool
-) -> Tuple[Finding, Optional[Step]]:
-    """asked: somebody wants this value, in a profile or by name; else it is hosttune's recommendation (model.RECOMMENDED)."""
-    have, seen = reading.have, tuple(where for where in (reading.where,) if where)
-    if reading.error:
-        return finding(knob.id, ERROR, subject, reading.error, want=want, evidence=seen), None
-    if reading.skip:
-        return finding(knob.id, SKIP, subject, reading.skip, have=have, want=want, evidence=seen), None
-    if not want or knob.meets(have, want):
-        return finding(knob.id, OK, subject, "%s is %s" % (knob.title, have), have=have, want=want, evidence=seen), None
-    hint = Hint("hosttune apply " + knob.name, "host", "nothing is restarted", "apply")
-    if knob.recommend == OPT_IN and not asked:
-        summary = "%s is %s; %s is opt-in" % (knob.title, have, want)
-        return finding(knob.id, SKIP, subject, summary, have=have, want=want, hint=hint, evidence=seen), None
-    summary, step = "%s is %s, want %s" % (knob.title, have, want), None
-    try:
-        step = knob.step(host, subject, have, want)
-    except Refused as e:
-        summary += "; not changed: %s" % e.what
-        hint = Hint(command=e.way_out, where=str(e.where), action="reconfigure")
-        seen += (e.where,) if e.where and e.where not in seen else ()
-    status = FAIL if asked or knob.recommend == ON or knob.grave else WARN
-    found = finding(knob.id, status, subject, summary, have=have, want=want, hint=hint, evidence=seen)
-    return found, step if status == FAIL else None
 
 
 def apply(host: Host, steps: Sequence[Step], knobs: Mapping[str, Knob]) -> List[Finding]:
@@ -325,7 +268,7 @@ def revert(
     if not revertible(host, to) and not any(e.state == "intent" for e in journal.entries(host)):
         return steps, found
     if dry_run:
-        return [_foreseen(host, e, knobs) for e in revertible(host, to)], found
+        return [_undo(e.step) for e in revertible(host, to)], found
     with host.lock(journal.LOCK):
         found += recover(host, knobs)
         for entry in revertible(host, to):
@@ -360,16 +303,6 @@ def _refuse_while_it_waits(host: Host, knob: Optional[Knob], subject: str) -> No
             knob.wait(host, subject)
     except Refused as e:  # its way out is that of an apply
         raise Refused(e.what, e.where, "hosttune revert, once that is over") from None
-
-
-def _foreseen(host: Host, entry: Entry, knobs: Mapping[str, Knob]) -> Step:
-    """What would take a change back, as far as it can be told without doing it."""
-    if entry.step.effect == "replace":
-        with contextlib.suppress(OSError, Refused):
-            now = _now(host, entry.step, knobs)
-            if now not in (entry.step.after, entry.step.before):
-                return _by_content(entry, now)
-    return _undo(entry.step)
 
 
 def _by_content(entry: Entry, now: Optional[str]) -> Step:

@@ -158,3 +158,12 @@ def test_a_report_says_the_edit_by_hand() -> None:
 def test_a_knob_says_which_of_three_it_is() -> None:
     with pytest.raises(ValueError, match="sometimes"):
         governor("sometimes")
+
+
+def test_what_stands_in_the_way_and_cannot_be_looked_at_is_an_error_and_nothing_is_planned() -> None:
+    def step(host: Any, subject: str, have: str, want: str) -> Step:
+        raise PermissionError(13, "no", "/etc/site.conf")
+
+    knob = Knob("HT101", "a", "it", "why", "x", lambda host: {"now": Reading("y")}, step, lambda want: "")
+    ((found,), planned) = engine.plan(knob, machine())
+    assert (found.status, found.subject, planned) == ("error", "now", []) and "/etc/site.conf: EACCES" in found.summary
