@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import errno
+import json
 from collections.abc import Callable
 
 import pytest
 
+from lab import deploy
 from lab.machine import Machine
 from tests.lab.hardware import DEVCTL, GPUS, device_control, device_controls, last_serial, majors, node, writes
 
@@ -79,6 +81,21 @@ def test_a_link_can_lose_lanes_while_it_runs(guest: Machine) -> None:
     assert [attribute(guest, bdf, "current_link_width") for bdf in GPUS[:3]] == ["16", "8", "16"]
     assert attribute(guest, GPUS[1], "max_link_width") == "16"
     assert "Width x8 (downgraded)" in guest.run("lspci", "-vv", "-s", GPUS[1]).stdout
+
+
+def test_hosttune_tells_a_lost_lane_and_a_lost_gpu_apart_from_healthy_ones(guest: Machine) -> None:
+    deploy.hosttune(guest)
+    guest.run("sh", "-c", "echo 16,8 >/sys/module/labhw/parameters/cur_width", check=True)
+    guest.run("sh", "-c", "echo 4 >/sys/module/labhw/parameters/gone", check=True)
+    asked = ["pcie-link-width", "pcie-max-read-request", "pcie-max-payload", "pcie-acs", "iommu-mode"]
+    done = guest.run("hosttune", "check", *asked, "-o", "json")
+    found = {(f["id"], f["subject"]): f for f in json.loads(done.stdout)["hosts"][0]["findings"]}
+    assert [found["HT209", bdf]["have"] for bdf in GPUS[:2]] == ["x16 of x16", "x8 of x16"]
+    assert [found["HT209", bdf]["status"] for bdf in GPUS[:2]] == ["ok", "fail"]
+    assert found["HT201", GPUS[2]]["status"] == "error" and "fell off the bus" in found["HT201", GPUS[2]]["summary"]
+    assert [found["HT201", GPUS[n]]["have"] for n in (0, 1, 3, 7)] == ["512"] * 4
+    assert found["HT202", GPUS[0]]["status"] == "ok"
+    assert {f["status"] for (id, _), f in found.items() if id in ("HT208", "HT210")} == {"skip"}, "no ACS, no IOMMU here"
 
 
 def test_a_removed_gpu_comes_back_with_a_rescan(guest: Machine) -> None:
