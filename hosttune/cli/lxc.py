@@ -105,9 +105,16 @@ def _tell_gets(report: Report) -> None:
     state = "does not run" if facts["running"] == "no" else "runs (%s)" % facts["running"]
     click.echo("%s  %s, %s" % (facts["config"], facts["kind"], state))
     rows = [row.split("\t") for row in facts["gets"].split("\n") if row]
-    width = min(max([len(says) for _, says, _ in rows], default=0), 70)
-    for place, says, means in rows:
-        click.echo("  %5s  %s  %s" % (place.rpartition(":")[2], visible(says).ljust(width), visible(means)))
+    said = [(place.rpartition(":")[2], _short(visible(says)), visible(means)) for place, says, means in rows]
+    width = max([len(says) for _, says, _ in said], default=0)
+    for number, says, means in said:
+        click.echo("  %5s  %s  %s" % (number, says.ljust(width), means))
+
+
+def _short(line: str) -> str:
+    """A device line without what all of them begin with; the whole line stands in the file."""
+    text = re.sub(r"lxc\.(?:cgroup2\.devices\.|mount\.)(allow|deny|entry)\s*[:=]\s*", r"\1 ", line)
+    return text if len(text) <= 48 else text[:45] + "..."
 
 
 @command.command(name="sync", short_help="heal file and running container; restart only by policy")

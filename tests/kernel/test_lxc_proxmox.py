@@ -227,7 +227,7 @@ def test_show_tells_what_each_line_means_now(node: Proxmox) -> None:
     node.container(368, STALE + "lxc.cgroup2.devices.allow: c  511:* rwm\n" + BINDS)
     shown = hosttune("show", "368")
     assert shown.returncode == 1
-    table = [line.split(None, 1)[1] for line in shown.stdout.splitlines() if "devices.allow" in line and line.startswith("   ")]
+    table = [line.split(None, 1)[1] for line in shown.stdout.splitlines() if " allow c " in line]
     assert table[0].endswith("opens every number of nvidia, nvidiactl")
     assert "nobody owns 509" in table[1] and "LXC skips it: two blanks" in table[2]
     assert "node: /dev/nvidia-uvm (511:0)" in shown.stdout and "privileged, does not run" in shown.stdout

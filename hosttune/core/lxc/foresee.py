@@ -58,10 +58,10 @@ def _includes(document: Document, subject: str, read: Read) -> List[Finding]:
 def _undeclared(document: Document, have: Entries, wanted: Wanted, devices: DeviceTable, subject: str) -> List[Finding]:
     by_number = {line.number: line for line, _ in named(have)}
     by_number.update((line.number, line) for line, rule in numeric(have, devices) if rule.minor is not None)
-    return [finding("HT432", FAIL, subject, "line %d gives it a GPU that is not declared: %s" % (number, why),
+    return [finding("HT432", FAIL, subject, "line %d gives it what it shall not have: %s" % (number, why),
                     have=by_number[number].text, want="GPU " + ", ".join(map(str, wanted.gpus or ())), proof=PROVED,
                     evidence=(document.place(by_number[number]),),
-                    hint=Hint("hosttune lxc sync " + _id(subject), "host",
+                    hint=Hint("hosttune lxc sync %s --gpus %s" % (_id(subject), ",".join(map(str, wanted.gpus or ()))), "host",
                               "a running container keeps an entry until its next start", "apply"))
             for number, why in sorted(undeclared(have, wanted, devices).items()) if number in by_number]
 

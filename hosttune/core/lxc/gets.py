@@ -71,7 +71,9 @@ def _rule(line: Line, rule: Rule, have: Entries, devices: DeviceTable) -> str:
     if not owner:
         then = ", and the next driver may get it" if is_dynamic(rule.major) else ""
         return "%s nothing now: nobody owns %d%s" % (verb, rule.major, then)
-    return "%s %s of %s" % (verb, which, owner)
+    exact = [path for path, node in (devices.nodes or {}).items() if node.type == "char"
+             and (node.major, node.minor) == (rule.major, rule.minor)]
+    return "%s %s" % (verb, "%s (%s)" % (exact[0], owner) if exact else "%s of %s" % (which, owner))
 
 
 def _node(path: str, devices: DeviceTable) -> str:

@@ -32,7 +32,9 @@ def undeclared(have: Entries, wanted: Wanted, devices: DeviceTable) -> Dict[int,
         return out
     for line, rule in numeric(have, devices):
         if rule.minor is None and opens_more(wanted, devices):
-            out[line.number] = "it opens all %d GPUs, and %d of them are declared" % (len(devices.gpus()), len(wanted.gpus))
+            count = len(wanted.gpus)
+            out[line.number] = "it opens all %d GPUs, and %d %s declared" % (
+                len(devices.gpus()), count, "is" if count == 1 else "are")
         elif rule.minor is not None and rule.minor < 254 and rule.minor not in wanted.gpus:
             out[line.number] = "GPU %d is not declared" % rule.minor
     return out
