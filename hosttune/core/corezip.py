@@ -67,12 +67,12 @@ def build() -> bytes:
     return _zip(sorted(_sources()))
 
 
-def _zip(sources: List[Tuple[str, bytes]]) -> bytes:
+def _zip(sources: List[Tuple[str, bytes]], how: int = zipfile.ZIP_DEFLATED) -> bytes:
     out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(out, "w", how) as archive:
         for name, data in sources:
             entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
-            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.compress_type = how
             entry.external_attr = 0o644 << 16
             archive.writestr(entry, data)
     return out.getvalue()
@@ -104,9 +104,9 @@ def archive() -> bytes:
     """
     head = [("__main__.py", b"import sys\n\nfrom hosttune.core.boot import main\n\nsys.exit(main(sys.argv[1:]))\n")]
     here = dict(_sources())
-    return _zip(
-        head + [(name, here[name]) for name in ["hosttune/__init__.py", *closure("hosttune/core/boot.py", here)]]
-    )
+    names = ["hosttune/__init__.py", *closure("hosttune/core/boot.py", here)]
+    # Not compressed: it lies on a disk, and each check makes it anew to compare digests.
+    return _zip(head + [(name, here[name]) for name in names], zipfile.ZIP_STORED)
 
 
 def closure(start: str, sources: Mapping[str, bytes]) -> List[str]:
