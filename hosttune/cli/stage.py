@@ -59,8 +59,8 @@ class Line:
             self._event("%s: %s in %.1f s, %s/s, hashed" % (now.name, total, seconds, space.size_text(now.total / seconds)))
         elif self.terminal and now.total:
             left = "" if now.left is None else ", %d s left" % now.left
-            self._over("%s: %s of %s (%d%%), %s/s%s" % (
-                now.name, size, total, 100 * now.bytes // now.total, space.size_text(now.rate), left))
+            self._over("%s: %s of %s (%d%%), %d of %d files, %s/s%s" % (
+                now.name, size, total, 100 * now.bytes // now.total, now.files, now.of, space.size_text(now.rate), left))
 
     def fetched(self, done: int, total: int) -> None:
         """Told by a download: all the time on a terminal, else at each tenth."""

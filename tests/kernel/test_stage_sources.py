@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,6 +38,10 @@ def test_model_of_the_hub_is_fetched_once_and_staged_from_the_disk_ever_after() 
         again = command(*add, env=env)
         assert again.returncode == 0 and hub.asked == [], "the disk has it"
         assert read_back(MOUNT / "tiny") == contents()
+        for spec, pinned in (("hf:org/tiny@main", False), ("hf:org/tiny@" + hub.commit, True)):
+            told = command("add", "tiny", "--source", spec, "-o", "json", env=env)
+            odd = [row for row in json.loads(told.stdout)["hosts"][0]["findings"] if row["id"] == "HT508"]
+            assert (odd == []) is pinned and (pinned or hub.commit in odd[0]["summary"])
 
 
 def test_model_of_another_machine_comes_over_ssh_and_is_not_asked_for_again(old_target: SshTarget) -> None:

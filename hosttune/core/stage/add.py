@@ -167,8 +167,9 @@ def _seal(host: Host, seen: Plan, files: Tuple[Staged, ...], seconds: float) -> 
         raise Refused("the copy is not whole: " + wrong[0], partial, "hosttune stage add %s" % name)
     copy.move(partial, manifest.folder_of(name))
     given = seen.source
+    doubts = tuple((doubt.code, doubt.what, doubt.where) for doubt in seen.doubts if doubt.code != planned.PIN)
     made = Manifest(name, given.spec, given.folder, given.revision, host.clock(), __version__, copy.CHUNK, files, seen.node,
-                    round(seconds, 3), seen.need)
+                    round(seconds, 3), seen.need, doubts)
     host.replace(manifest.manifest_path(name), manifest.dump(made), None)
     copy.remove(manifest.done_path(name))
     boot = (read_or_none(host, findings.BOOT_ID) or "").strip()

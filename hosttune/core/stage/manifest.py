@@ -56,7 +56,7 @@ class Record:
 @dataclass(frozen=True)
 class Manifest:
     """A staged model. source: as declared. at: seconds since the epoch. chunk: bytes. node: it is bound to, "" for none.
-    seconds: that the copy took, of `copied` bytes."""
+    seconds: that the copy took, of `copied` bytes. doubts: (rule, what, where) of what was odd about the source."""
 
     name: str
     source: str
@@ -69,6 +69,7 @@ class Manifest:
     node: str = ""
     seconds: float = 0.0
     copied: int = 0
+    doubts: Tuple[Tuple[str, str, str], ...] = ()
 
     @property
     def size(self) -> int:
@@ -131,6 +132,7 @@ def load(host: Host, name: str) -> Optional[Manifest]:
         if row.pop("schema") != SCHEMA:
             raise ValueError("its schema is not %s" % SCHEMA)
         row["files"] = tuple(_staged(file) for file in row["files"])
+        row["doubts"] = tuple((str(code), str(what), str(where)) for code, what, where in row.get("doubts", ()))
         return Manifest(**row)
     except (ValueError, LookupError, TypeError) as e:
         raise Refused("this is no manifest of hosttune: %s" % e, manifest_path(name), "hosttune stage drop %s" % name)

@@ -16,6 +16,8 @@ from .pace import FREE, Pace
 from .source import Doubt, File, NotWhole, Source
 from .tmpfs import Place
 
+PIN = "PIN"
+"""The doubt that belongs to what is declared, not to what is staged."""
 MISSING = ("NO_SNAPSHOT", "EMPTY", "DANGLING", "PARTIAL", "INDEX", "SIZE", "TOKENIZER")
 """Rules that a download may mend."""
 Fetch = Callable[[str, str, Sequence[str]], None]
@@ -83,9 +85,11 @@ def plan(host: Host, wanted: Wanted, copy: Optional[Copy] = None) -> Plan:
     given = _source(host, wanted, copy, staged)
     kept = _kept(host, copy, staged, given)
     todo = tuple(file for file in given.files if file.path not in kept)
-    doubts: Tuple[Doubt, ...] = ()
     if todo or staged is None:
         doubts = given.doubts if given.machine else whole.refuse_unless_whole(host, given)
+    else:
+        doubts = tuple(Doubt(*row) for row in staged.doubts)
+    doubts += _unpinned(wanted, given)
     freed, there = _freed(host, copy.name, kept), here.mounted.used if here.mounted else 0
     now = replace(space.memory(host), engines=wanted.engines)
     need = sum(file.size for file in todo)
@@ -119,6 +123,14 @@ def _source(host: Host, wanted: Wanted, copy: Copy, staged: Optional[Manifest]) 
         if staged is None or not sound:
             raise
         return _as_source(staged, staged.folder)
+
+
+def _unpinned(wanted: Wanted, given: Source) -> Tuple[Doubt, ...]:
+    hub = source.hub_of(wanted.spec)
+    if hub is None or hub[1] == given.revision:
+        return ()
+    what = "%s is a branch or a tag, which can move; here it is commit %s" % (hub[1], given.revision)
+    return (Doubt(PIN, what, wanted.spec),)
 
 
 def _as_source(staged: Manifest, folder: str) -> Source:

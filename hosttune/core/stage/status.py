@@ -53,6 +53,9 @@ def status(host: Host, declared: Sequence[Wanted], look: Look = pages.unseen) ->
 def _facts(host: Host, here: Place) -> Dict[str, str]:
     now = space.memory(host)
     out = {"room": space.size_text(now.room), "memory": now.words.replace("memory has ", "", 1), "mount": "none"}
+    there = nodes.with_memory(host)
+    for node in there if len(there) > 1 else ():
+        out["node %d" % node] = "room for %s" % space.size_text(nodes.room(host, str(node)))
     if here.mounted:
         out["mount"] = "%s of %s used (%s)" % (space.size_text(here.mounted.used), space.size_text(here.mounted.size),
                                                ",".join(here.mounted.options))
