@@ -18,7 +18,8 @@ from .host import Host, list_or_empty
 
 UNITS = "/etc/systemd/system"
 UDEV = dropins.folders("udev/rules.d")
-CRON = ("/etc/crontab", "/var/spool/cron/crontabs/root", "/etc/rc.local")
+CRON = ("/etc/crontab", "/etc/rc.local")
+ROOTS_CRONTAB = "/var/spool/cron/crontabs/root"
 SYSFSUTILS, CPUFREQUTILS = "/etc/sysfs.conf", "/etc/default/cpufrequtils"
 TLP_DEFAULTS, TLP_FOLDER, TLP = "/usr/share/tlp/defaults.conf", "/etc/tlp.d", "/etc/tlp.conf"
 UNKNOWN = "unknown"
@@ -122,8 +123,8 @@ def _text(host: Host, setting: Setting) -> Iterator[Claim]:
         for number, line in dropins.lines(host, path, "#", about):
             if re.search(name + r"\}\s*\+?=(?!=)", line) or ("RUN" in line and _writes(line, name, setting)):
                 yield Claim(_value(line, name, setting), "%s:%d" % (path, number), "a udev rule", _edit(path, number))
-    for path in (*CRON, *dropins.files(host, ("/etc/cron.d",), "")):
-        for number, line in dropins.lines(host, path, "#", about):
+    for path in (*CRON, ROOTS_CRONTAB, *dropins.files(host, ("/etc/cron.d",), "")):
+        for number, line in _crontab(host, path, about):
             if _writes(line, name, setting):
                 value = _value(line, name, setting)
                 yield Claim(value, "%s:%d" % (path, number), "a command at boot", _edit(path, number))
@@ -132,6 +133,16 @@ def _text(host: Host, setting: Setting) -> Iterator[Claim]:
             if line.startswith("Exec") and _writes(line, name, setting):
                 value, way_out = _value(line, name, setting), "systemctl disable --now " + shlex.quote(unit)
                 yield Claim(value, "%s:%d" % (path, number), "the unit " + unit, way_out)
+
+
+def _crontab(host: Host, path: str, about: str) -> List[Tuple[int, str]]:
+    """Lines of a crontab. Root's own is for root alone: a user is told what all others say, and root what it says too."""
+    try:
+        return dropins.lines(host, path, "#", about)
+    except PermissionError:
+        if path != ROOTS_CRONTAB:
+            raise
+        return []
 
 
 def _names(setting: Setting) -> List[str]:

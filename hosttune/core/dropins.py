@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Dict, List, Sequence, Tuple
 
-from .host import Host, errname, list_or_empty, read_or_none
+from .host import Host, list_or_empty, read_or_none
 
 LIBRARIES = ("/usr/local/lib", "/usr/lib", "/lib")
 
@@ -30,18 +30,14 @@ def files(host: Host, places: Sequence[str], suffix: str = ".conf") -> List[str]
 
 def lines(host: Host, path: str, comments: str = "#;", about: str = "") -> List[Tuple[int, str]]:
     """(number, text without the ends' blanks) of each line that says something; with `about`, a regular expression, of those
-    that it is found in. None of a file that is not there, or that only root may read and root is not asking: what a user
-    cannot see is judged when root looks."""
-    try:
-        text = read_or_none(host, path) or ""
-    except OSError as e:
-        if errname(e) != "EACCES":
-            raise
-        return []
+    that it is found in. None of a file that is not there. Raises OSError for one that may not be read."""
+    text = read_or_none(host, path) or ""
     if about and not re.search(about, text, re.MULTILINE):
         return []  # most files are about something else: a host has a hundred of them, and each knob looks
     numbered = ((number, line.strip()) for number, line in enumerate(text.splitlines(), 1))
-    return [(n, line) for n, line in numbered if line and line[0] not in comments and (not about or re.search(about, line))]
+    return [
+        (n, line) for n, line in numbered if line and line[0] not in comments and (not about or re.search(about, line))
+    ]
 
 
 def basename(path: str) -> str:

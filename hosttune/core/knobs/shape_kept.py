@@ -13,7 +13,7 @@ from typing import Callable, Dict, List, Mapping, Optional
 
 from .. import conflicts, container, sysfs
 from ..conflicts import Claim, Setting
-from ..host import Host, read_or_none
+from ..host import Host, errname, read_or_none
 from ..model import Reading, Refused, Step
 
 UNSET = "unset"
@@ -99,11 +99,14 @@ def _part(path: str, pattern: str) -> str:
 
 
 def boot(host: Host, kept: Kept) -> Reading:
-    """What sets it at the next boot, and where that stands."""
-    claims = conflicts.claims(host, kept.setting)
-    if claims:
-        return Reading(kept.word(claims[-1].value), where=claims[-1].where)
-    return Reading(kept.default(host) or UNSET)
+    """What sets it at the next boot, and where that stands. An error when one of the files that may set it cannot be read."""
+    try:
+        claims = conflicts.claims(host, kept.setting)
+        if claims:
+            return Reading(kept.word(claims[-1].value), where=claims[-1].where)
+        return Reading(kept.default(host) or UNSET)
+    except OSError as e:
+        return Reading(error="could not be read: %s: %s" % (e.filename, errname(e)))
 
 
 def readings(host: Host, kept: Kept) -> Dict[str, Reading]:
