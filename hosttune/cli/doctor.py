@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pwd
 import shlex
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import click
@@ -22,6 +20,7 @@ from ..core.recording import load as recordings
 from ..core.recording import redact
 from ..core.survey import Machine
 from ..data import machine
+from . import replay as recorded_file
 from .output import Output, reporting
 from .profile import load, profile_option
 
@@ -105,7 +104,7 @@ def command(
             "--replay asks no machine: it goes with none of --host, --ct, --record, --as-user, --pid, --service, --deep"
         )
     if record:
-        _writable(record)
+        recorded_file.refuse_taken(record)
     profile = load(profile_path)
     if next_boot:
         return _next_boot(target, profile, record, replay, no_redact, output)
@@ -116,7 +115,7 @@ def command(
         "contexts": deep,
         "engine_python": _trusted(engine_python),
     }
-    recording = _read(replay) if replay else _ask(target, containers, profile, eyes, expected)
+    recording = recorded_file.read(replay) if replay else _ask(target, containers, profile, eyes, expected)
     if record:
         _keep(record, recording, no_redact)
     machines, findings = judge(recording, machine)
@@ -132,7 +131,7 @@ def _next_boot(target: str | None, profile: Profile, record: str | None, replay:
     from ..core.nextboot.verdict import next_boot, recorded
 
     if replay:
-        recording = _read(replay)
+        recording = recorded_file.read(replay)
     elif target:
         from ..remote import ask
 
@@ -150,7 +149,7 @@ def _next_boot(target: str | None, profile: Profile, record: str | None, replay:
 
 
 def _keep(path: str, recording: dict[str, Any], no_redact: bool) -> None:
-    _write(path, recording if no_redact else redact(recording))
+    recorded_file.keep(path, recording if no_redact else redact(recording))
     click.echo("recorded in %s%s" % (path, "" if no_redact else ", without names, addresses and UUIDs"), err=True)
 
 
@@ -203,34 +202,6 @@ def _uid(as_user: str | None) -> int | None:
         return int(as_user) if as_user.isdigit() else pwd.getpwnam(as_user).pw_uid
     except KeyError:
         raise Refused("there is no such user: %s" % as_user, "--as-user")
-
-
-def _read(path: str) -> dict[str, Any]:
-    try:
-        data: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as e:
-        raise Refused("this is not JSON: %s" % getattr(e, "msg", e), "%s:%s" % (path, getattr(e, "lineno", 1)))
-    return data
-
-
-def _writable(path: str) -> None:
-    """Refused before anything is asked. A folder that is missing is a typing error here, and none is made."""
-    if os.path.lexists(path):
-        raise Refused("there is such a file already", path, "name another")
-    folder = os.path.dirname(path) or "."
-    if not os.path.isdir(folder):
-        raise Refused("there is no such folder", folder, "mkdir -p %s" % shlex.quote(folder))
-
-
-def _write(path: str, recording: dict[str, Any]) -> None:
-    """A new file of mode 0600. An existing one is never overwritten: it may be the report of another fault."""
-    data = json.dumps(recording, indent=1, sort_keys=True).encode() + b"\n"
-    try:
-        LiveHost().replace(path, data, expect=None, mode=0o600)
-    except OSError as e:
-        raise Refused("the recording could not be written: %s" % e.strerror, path)
-    except Refused:
-        raise Refused("there is such a file already", path, "name another")
 
 
 def _facts(seen: Machine | None) -> dict[str, str]:

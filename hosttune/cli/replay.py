@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""--replay and --record for commands that only ask files: the same command on this machine, or on one of a recording."""
+"""Recordings as files; --record and --replay for commands that ask one host: the same command on this machine, or on paper."""
 
 from __future__ import annotations
 
 import json
+import os
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,38 +15,72 @@ import click
 from ..core.host import Host
 from ..core.live import LiveHost
 from ..core.model import Refused
-from ..core.recording import SCHEMA, RecordingHost, ReplayHost, load
+from ..core.recording import SCHEMA, RecordingHost, load, redact
 from ..data import machine
 
 
 def replay_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds --replay FILE; the function gets it as `replay`."""
-    words = "Look at the host of a recording; asks no machine."
-    return click.option("--replay", type=click.Path(exists=True, dir_okay=False), metavar="FILE", help=words)(command)
+    """Adds --record FILE and --replay FILE; the function gets them as `record` and `replay`."""
+    kind = click.Path(dir_okay=False)
+    replay = click.option("--replay", type=kind, metavar="FILE", help="Look at the host of a recording; asks no machine.")
+    record = click.option("--record", type=kind, metavar="FILE", help="Write all that was asked and answered into a new file.")
+    return record(replay(command))
 
 
-def host_of(replay: str | None) -> Host:
-    """This machine, or the host of a recording. Refused for a file that is none, naming its line or key."""
+def host_of(replay: str | None, record: str | None = None) -> Host:
+    """This machine (record: each answer is kept), or the host of a recording. Refused for a file that is none, naming its
+    line or key, and for a place where no recording can be written."""
+    if replay and record:
+        raise click.UsageError("--replay asks no machine: it goes not with --record")
+    if record:
+        refuse_taken(record)
+        return RecordingHost(LiveHost())
     if not replay:
         return LiveHost()
     try:
-        recording = json.loads(Path(replay).read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as e:
-        raise Refused("this is not JSON: %s" % getattr(e, "msg", e), "%s:%s" % (replay, getattr(e, "lineno", 1)))
-    try:
-        machines = load(recording, machine)
+        machines = load(read(replay), machine)
     except Refused as e:
-        raise Refused(e.what, "%s%s" % (replay, ": " + e.where if e.where else ""), e.way_out)
+        raise Refused(
+            e.what, e.where if e.where.startswith(replay) else ": ".join(filter(None, (replay, e.where))), e.way_out
+        )
     if "host" not in machines:
         raise Refused("it holds no machine named host, only %s" % ", ".join(machines), replay)
     return machines["host"]
 
 
-def recorded(host: RecordingHost, note: str) -> dict[str, Any]:
-    """What was asked of a host, as a recording."""
-    return {"schema": SCHEMA, "note": note, "machines": {"host": host.view}}
+def keep_host(record: str | None, host: Host) -> None:
+    """Write what was asked of a host and answered, if a recording was wanted."""
+    if record and isinstance(host, RecordingHost):
+        keep(record, redact({"schema": SCHEMA, "machines": {"host": host.view}}))
+        click.echo("recorded in %s, without names, addresses and UUIDs" % record, err=True)
 
 
-def missing(host: Host) -> list[str]:
-    """What a recording was asked and does not hold."""
-    return list(host.unrecorded) if isinstance(host, ReplayHost) else []
+def read(path: str) -> dict[str, Any]:
+    """The recording in a file. Refused, with the line, for what is no JSON."""
+    try:
+        data: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise Refused("there is no such file", path)
+    except (ValueError, RecursionError) as e:
+        raise Refused("this is not JSON: %s" % getattr(e, "msg", e), "%s:%s" % (path, getattr(e, "lineno", 1)))
+    return data
+
+
+def refuse_taken(path: str) -> None:
+    """Refused before anything is asked. A folder that is missing is a typing error here, and none is made."""
+    if os.path.lexists(path):
+        raise Refused("there is such a file already", path, "name another")
+    folder = os.path.dirname(path) or "."
+    if not os.path.isdir(folder):
+        raise Refused("there is no such folder", folder, "mkdir -p %s" % shlex.quote(folder))
+
+
+def keep(path: str, recording: dict[str, Any]) -> None:
+    """A new file of mode 0600. An existing one is never overwritten: it may be the report of another fault."""
+    data = json.dumps(recording, indent=1, sort_keys=True).encode() + b"\n"
+    try:
+        LiveHost().replace(path, data, expect=None, mode=0o600)
+    except OSError as e:
+        raise Refused("the recording could not be written: %s" % e.strerror, path)
+    except Refused:
+        raise Refused("there is such a file already", path, "name another")

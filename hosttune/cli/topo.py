@@ -15,7 +15,7 @@ from ..core.host import digest, read_or_none
 from ..core.live import LiveHost
 from ..core.model import WARN, Finding, Refused, as_dict
 from .output import coloured, utf8
-from .replay import host_of, replay_option
+from .replay import host_of, keep_host, replay_option
 
 SCHEMA = "hosttune.topology/1"
 
@@ -29,12 +29,21 @@ SCHEMA = "hosttune.topology/1"
 @click.option("--ascii", "ascii_", is_flag=True, help="No character beyond ASCII.")
 @replay_option
 def command(
-    gpus: str | None, svg: str | None, format_: str, strict: bool, colour: str, ascii_: bool, replay: str | None
+    gpus: str | None,
+    svg: str | None,
+    format_: str,
+    strict: bool,
+    colour: str,
+    ascii_: bool,
+    record: str | None,
+    replay: str | None,
 ) -> int:
     """Sockets, NUMA nodes, PCIe ports and switches, and the GPUs, NICs and NVMe drives below them, with their links; the ways
     between GPUs, and the groups for tensor parallelism that they imply. Reads /sys and /proc alone. Changes nothing.
     """
-    machine = topology.see(host_of(replay))
+    host = host_of(replay, record)
+    machine = topology.see(host)
+    keep_host(record, host)
     if not machine.nodes and not machine.devices:
         why = "; ".join("%s: %s" % both for both in machine.unknown[:3])
         raise Refused("no NUMA node and no PCI device can be seen%s" % (" (%s)" % why if why else ""), replay or "/sys")

@@ -220,6 +220,29 @@ def test_what_is_no_picture_of_ours_is_never_drawn_over(recording: Path, tmp_pat
     ]
 
 
+@pytest.mark.parametrize("command", ["topo", "check"])
+def test_what_was_recorded_here_is_told_again_elsewhere(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "host.json"
+    words = [command, "-o", "json", "--record", str(path)]
+    code = main(words)
+    here = json.loads(capsys.readouterr().out)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert main([command, "-o", "json", "--replay", str(path)]) == code
+    again = json.loads(capsys.readouterr().out)
+    if command == "topo":
+        del here["machine"], again["machine"]  # a recording names no host
+        assert again == here
+    else:
+        told = [
+            [(f["id"], f["subject"], f["status"], f["have"]) for f in d["hosts"][0]["findings"]] for d in (here, again)
+        ]
+        assert told[0] == told[1]
+    before = path.read_bytes()
+    assert main(words) == 2 and path.read_bytes() == before, "a recording is never written over"
+
+
 def test_it_is_drawn_from_files_alone(recording: Path) -> None:
     """Python's audit hook sees every process that is started and every library that is loaded."""
     watch = (
