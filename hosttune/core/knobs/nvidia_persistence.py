@@ -30,9 +30,12 @@ def _now(host: Host) -> Reading:
     pid = (read_or_none(host, PID) or "").strip()
     if not pid.isdigit():
         return Reading("off", where="no " + PID)
-    words = (read_or_none(host, "/proc/%s/cmdline" % pid) or "").split("\0")
+    cmdline = read_or_none(host, "/proc/%s/cmdline" % pid)
+    if cmdline is None and host.who().uid:  # gone, or hidden by hidepid
+        return Reading(error="process %s cannot be seen: run it as root (%s)" % (pid, PID))
+    words = (cmdline or "").split("\0")
     if not words[0].endswith("nvidia-persistenced"):
-        return Reading("off", where="%s names process %s, which is another" % (PID, pid))
+        return Reading("off", where="%s names process %s, which is another or gone" % (PID, pid))
     return Reading("off", where="process %s runs with %s" % (pid, WITHOUT)) if WITHOUT in words else Reading("on")
 
 
