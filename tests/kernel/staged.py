@@ -31,7 +31,7 @@ def shm(private_namespace: None) -> Iterator[None]:
     mount("-t", "tmpfs", "-o", "mode=1777,size=2g", "tests-shm", "/dev/shm")
     folders = mission.private_state()
     yield
-    while MOUNT.is_mount():
+    while os.path.ismount(MOUNT):
         unmount(MOUNT)
     for folder in [*folders, "/dev/shm"]:
         unmount(folder)

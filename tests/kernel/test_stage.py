@@ -279,6 +279,21 @@ def test_what_somebody_else_put_there_is_left_alone(whose: str, model: Path) -> 
     assert e.value.way_out and theirs.read_text() == "theirs"
 
 
+@pytest.mark.parametrize("what", ["a link", "a link to nothing", "a folder of a user", "a file"])
+def test_nothing_is_mounted_on_what_any_user_can_make_in_dev_shm(what: str, model: Path) -> None:
+    elsewhere = scratch("elsewhere")
+    if what.startswith("a link"):
+        MOUNT.symlink_to(elsewhere / "gone" if what.endswith("nothing") else elsewhere)
+    elif what == "a file":
+        MOUNT.write_text("")
+    else:
+        MOUNT.mkdir()
+        os.chown(MOUNT, 65534, 65534)
+    with pytest.raises(Refused) as e:
+        bring("tiny", model)
+    assert e.value.way_out and not os.path.ismount(elsewhere) and not os.path.ismount(MOUNT) and not list(elsewhere.iterdir())
+
+
 def profile_for(container: str, model: Path, restart: str = "never", inside: str = "/srv/models") -> Profile:
     return validate({"mode": "apply", "models": {"tiny": {"source": str(model), "inside": inside}},
                      "containers": {container: {"restart": restart}},

@@ -104,11 +104,16 @@ def judged(folder: str) -> Dict[str, Any]:
 
 
 def _source(spec: str, machine: str, row: Dict[str, Any]) -> Source:
-    files = tuple(File(**file) for file in row["files"])
-    if any(part in ("", ".", "..") for file in files for part in file.path.split("/")):
-        raise Refused("it names a file outside of the model", spec)  # the other machine need not be a friend
-    doubts = tuple(Doubt(**doubt) for doubt in row["doubts"])
-    return Source(spec, row["folder"], row["root"], files, row["revision"], machine=machine, doubts=doubts)
+    try:  # the other machine need not be a friend
+        files = tuple(File(str(f["path"]), str(f["source"]), int(f["size"]), float(f["mtime"]), str(f["sha256"]), str(f["git"]))
+                      for f in row["files"])  # fmt: skip
+        doubts = tuple(Doubt(str(d["code"]), str(d["what"]), str(d["where"])) for d in row["doubts"])
+        folder, root, revision = (str(row[key]) for key in ("folder", "root", "revision"))
+    except (ValueError, LookupError, TypeError):
+        raise Refused("it gave an answer that is none of hosttune's", spec, "ssh %s true must print nothing" % machine)
+    if any(part in ("", ".", "..") or "\0" in part for file in files for part in file.path.split("/")):
+        raise Refused("it names a file outside of the model", spec)
+    return Source(spec, folder, root, files, revision, machine=machine, doubts=doubts)
 
 
 _SAID = (

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import List, Optional, Tuple
 
 from .. import engine
-from ..host import Host, list_or_empty, read_or_none
+from ..host import Host, errname, list_or_empty, read_or_none
 from ..model import Finding, Refused, Step
 from .manifest import MOUNT
 from .space import size_text
@@ -81,14 +81,30 @@ def see(host: Host) -> Place:
     if mounted and (mounted.source, mounted.type) != (WHAT, "tmpfs"):
         raise Refused("a %s that is not hosttune's is mounted there (%s)" % (mounted.type, mounted.source), MOUNT,
                       "umount %s, if nothing needs it" % MOUNT)
-    if not mounted and list_or_empty(host, MOUNT):
-        raise Refused("a folder with files that hosttune did not make is there, and a mount would hide them", MOUNT,
-                      "mv %s %s.old" % (MOUNT, MOUNT))
+    if not mounted:
+        _refuse_others(host)
     nodes = [name for name in list_or_empty(host, "/sys/devices/system/node") if re.match(r"node\d+\Z", name)]
     word = re.search(r"\[(\w+)\]", read_or_none(host, THP) or "")
     release = tuple(int(part) for part in re.findall(r"\d+", host.uname()[1])[:2])
     systemd = "system" in list_or_empty(host, "/run/systemd")
     return Place(mounted, systemd, word.group(1) if word else "", len(nodes), release, read_or_none(host, UNIT))
+
+
+def _refuse_others(host: Host) -> None:
+    """Anybody may make something in /dev/shm, and mount(8) follows a link: what lies at MOUNT must be root's own empty folder."""
+    try:
+        names = host.list(MOUNT)
+    except OSError as e:
+        if errname(e) == "ENOENT":
+            return
+        raise Refused("something that is no folder is there", MOUNT, "ls -ld %s" % MOUNT)
+    if names:
+        raise Refused("a folder with files that hosttune did not make is there, and a mount would hide them", MOUNT,
+                      "mv %s %s.old" % (MOUNT, MOUNT))
+    seen = host.lstat(MOUNT)
+    if seen.type != "dir" or seen.uid:
+        raise Refused("somebody else made it (a %s of uid %d), and a mount would follow it" % (seen.type, seen.uid), MOUNT,
+                      "ls -ld %s; rm -d %s" % (MOUNT, MOUNT))
 
 
 def mounted_at(host: Host, mountinfo: str, point: str, root: str = "") -> Optional[Mounted]:
@@ -202,6 +218,7 @@ def _mounted_new(host: Host, place: Place, size: int) -> List[Finding]:
                 if mounted_at(host, host.read("/proc/self/mountinfo"), MOUNT):
                     return []
             _run(host, ("mkdir", "-p", "-m", "0755", MOUNT))
+            _refuse_others(host)  # again: it may have been made by another since
             _run(host, _mount(chosen))
             return []
         except Refused:
