@@ -125,6 +125,7 @@ CATALOGUE: Dict[str, Entry] = {
     "HT407": Entry("device-node-mode", "correctness", "the file mode lets the caller open every GPU node"),
     "HT408": Entry("device-node-nodev", "correctness", "no GPU node lies on a nodev mount"),
     "HT409": Entry("device-node-refused-by-driver", "correctness", "the driver lets every GPU node be opened"),
+    "HT410": Entry("container-given-no-gpu", "correctness", "a container that asks for a GPU was given one"),
     "HT420": Entry(
         "lxc-stale-rule", "security", "no rule names a major that now belongs to another driver or to nobody"
     ),

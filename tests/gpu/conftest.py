@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.gpu import nodes
 from tests.kernel import view
 
 Ran = subprocess.CompletedProcess[str]
@@ -34,19 +35,7 @@ def gpu_machine() -> None:
 @pytest.fixture
 def real_dev(gpu_machine: None) -> Iterator[Path]:
     """The private /dev with copies of the machine's NVIDIA nodes, made anew for each test."""
-    made = []
-    machine = view.outside(
-        "find", "/dev", "-maxdepth", "1", "-name", "nvidia*", "-type", "c", "-printf", "%f %m\n"
-    ).stdout
-    for line in machine.splitlines():
-        name, mode = line.split()
-        seen = view.outside("stat", "-c", "%t:%T", "/dev/" + name).stdout.strip().split(":")
-        path = Path("/dev", name)
-        if path.exists():
-            path.unlink()
-        os.mknod(path, 0o020600, os.makedev(int(seen[0], 16), int(seen[1], 16)))
-        path.chmod(int(mode, 8))
-        made.append(path)
+    made = nodes.copy()
     yield Path("/dev")
     for path in made:
         if path.is_file() or path.is_char_device():

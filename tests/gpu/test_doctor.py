@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import stat
+import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -100,6 +103,58 @@ def test_a_recording_replays_to_the_same_verdict(real_dev: Path, doctor: Doctor,
     again = json.loads(doctor("--replay", str(file), "-o", "json").stdout)
     assert again["first_cause"] == live["first_cause"] == "HT403"
     assert again["counts"] == live["counts"]
+
+
+def test_deep_makes_contexts_and_runs_a_kernel(real_dev: Path, doctor: Doctor, gpu_count: int) -> None:
+    done = doctor("--deep", "-v")
+    assert done.returncode == 0, done.stdout
+    assert f"contexts on {gpu_count} GPUs, and a kernel that ran" in done.stdout
+
+
+def test_a_stub_library_first_on_the_path(real_dev: Path, doctor: Doctor, tmp_path: Path) -> None:
+    stubs = tmp_path / "stubs"
+    stubs.mkdir()
+    source = tmp_path / "stub.c"
+    source.write_text("int cuInit(unsigned flags) { return 34; }\n")
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler is here to build a stub with")
+    subprocess.run(["cc", "-shared", "-Wl,-soname,libcuda.so.1", "-o", stubs / "libcuda.so.1", source], check=True)
+    done = doctor("-o", "json", env={"LD_LIBRARY_PATH": str(stubs)})
+    assert json.loads(done.stdout)["first_cause"] == "HT354", done.stdout
+
+
+def test_a_limit_of_address_space(real_dev: Path, doctor: Doctor) -> None:
+    done = doctor("-o", "json", wrap=("prlimit", "--as=4294967296"))
+    assert json.loads(done.stdout)["first_cause"] == "HT365", done.stdout
+
+
+def test_the_eyes_of_a_process_in_a_cgroup_that_refuses(real_dev: Path, doctor: Doctor) -> None:
+    with DeviceCgroup(refuse=[Rule(uvm_major())]) as group:
+        sleeper = subprocess.Popen(["sh", "-c", f"echo $$ > {group.path}/cgroup.procs; exec sleep 60"])
+        try:
+            time.sleep(0.5)
+            done = doctor("-o", "json", "--pid", str(sleeper.pid))
+        finally:
+            sleeper.kill()
+            sleeper.wait()
+    assert json.loads(done.stdout)["first_cause"] == "HT401", done.stdout
+
+
+def test_an_environment_as_a_unit_has_it(real_dev: Path, doctor: Doctor) -> None:
+    done = doctor("-o", "json", wrap=("env", "-i", f"PATH={os.environ['PATH']}", "CUDA_VISIBLE_DEVICES=0"))
+    assert done.returncode == 0, done.stdout
+
+
+def test_what_pytorch_says(real_dev: Path, doctor: Doctor) -> None:
+    python = next((path for path in (shutil.which("python3"), sys.executable) if path and has_torch(path)), None)
+    if python is None:
+        pytest.skip("no PyTorch is installed here")
+    done = doctor("-o", "json", "--engine-python", python)
+    assert findings(done)["HT359"]["status"] == "ok", done.stdout
+
+
+def has_torch(python: str) -> bool:
+    return subprocess.run([python, "-c", "import torch"], capture_output=True).returncode == 0
 
 
 def test_the_register_is_read_right(gpu_count: int) -> None:

@@ -13,6 +13,11 @@ from typing import Any
 
 import pytest
 
+from hosttune.core import engine, own_gpus
+from hosttune.core.knobs import KNOBS
+from hosttune.core.live import LiveHost
+from tests.gpu.test_preflight import COMPUTES
+
 SPEEDS = {"1": "2.5", "2": "5", "3": "8", "4": "16", "5": "32", "6": "64"}
 """GT/s of each generation."""
 
@@ -100,6 +105,25 @@ def test_registers_are_those_of_config_space(checked: dict[tuple[str, str], dict
         if shutil.which("lspci"):
             words = subprocess.run(["lspci", "-vv", "-s", bdf], capture_output=True, text=True, check=True).stdout
             assert f"MaxReadReq {checked['HT201', bdf]['have']} bytes" in words
+
+
+def test_no_register_is_written_while_a_real_process_computes_on_that_gpu(gpu_count: int) -> None:
+    """Planned only: what apply would do."""
+    process = subprocess.Popen([sys.executable, "-c", COMPUTES], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout and process.stdout.readline() == "computes\n"
+        host = LiveHost()
+        (bdf,) = [bdf for bdf in asked(gpu_count) if process.pid in dict(own_gpus.computing(host, bdf))]
+        other = "128" if KNOBS["pcie-max-read-request"].read(host)[bdf].have != "128" else "256"
+        found, steps = engine.plan(KNOBS["pcie-max-read-request"], host, other)
+        words = {f.subject: f.summary for f in found}
+        assert "deferred: compute processes use this GPU" in words[bdf] and str(process.pid) in words[bdf]
+        assert bdf not in [step.subject for step in steps]
+        speed = KNOBS["pcie-link-speed"].read(host)[bdf]
+        assert not speed.skip and speed.have.split()[0] == speed.have.split()[2], "under load it is judged, and full"
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_parameters_are_the_drivers_own(checked: dict[tuple[str, str], dict[str, Any]]) -> None:

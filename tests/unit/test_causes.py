@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from hosttune.core import engine_python
 from hosttune.core.diagnose import diagnose
 from hosttune.core.model import FAIL, Finding, first_cause
 from hosttune.core.probes import PROBES
@@ -20,7 +23,7 @@ from hosttune.data import machine
 CASES: dict[str, dict[str, Any]] = yaml.safe_load(
     (Path(__file__).resolve().parents[1] / "cases" / "causes.yml").read_text(encoding="utf-8")
 )
-BASES = {"host": "healthy-host", "inside": "healthy-lxc", "pod": "healthy-docker"}
+BASES = {"host": "healthy-host", "inside": "healthy-lxc", "docker": "healthy-docker", "pod": "healthy-docker"}
 FIRST = "0000:11:00.0"
 
 
@@ -51,11 +54,17 @@ def view(case: Mapping[str, Any]) -> dict[str, Any]:
         none: dict[str, Any] = {"/proc/devices": "Character devices:\n  1 mem\n\nBlock devices:\n"}
         none.update(dict.fromkeys(["/sys/module/nvidia/version", "/proc/driver/nvidia/version"], {"errno": "ENOENT"}))
         out = merge(out, {"files": none, "dirs": {"/proc/driver/nvidia/gpus": {"errno": "ENOENT"}}})
-    return merge(out, case.get("machine", {}))
+    delta = dict(case.get("machine", {}))
+    torch = delta.pop("torch", None)
+    if torch is not None:
+        command = shlex.join((case["engine_python"], "-c", engine_python.SCRIPT))
+        out = merge(out, {"commands": {command: {"out": json.dumps({k: v for k, v in torch.items() if v is not None})}}})
+    return merge(out, delta)
 
 
 def report(case: Mapping[str, Any]) -> tuple[Finding, ...]:
-    declared = Declared(contexts=bool(case.get("context")) or bool(case.get("deep")))
+    deep = bool(case.get("context")) or bool(case.get("deep"))
+    declared = Declared(contexts=deep, engine_python=case.get("engine_python", ""))
     machines = {"host": survey(ReplayHost(view(case)), declared, "host")}
     return tuple(diagnose(machines, PROBES))
 

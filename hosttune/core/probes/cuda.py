@@ -53,7 +53,7 @@ LAYERS_BELOW = (
     environment.PROBE,
     codes.PROBE,
 )
-_NODE_IDS = ("HT401", "HT402", "HT403", "HT404", "HT405", "HT406", "HT407", "HT408", "HT409", "HT321")
+_NODE_IDS = ("HT401", "HT402", "HT403", "HT404", "HT405", "HT406", "HT407", "HT408", "HT409", "HT410", "HT321")
 
 
 def run(machines: Machines) -> List[Finding]:
@@ -116,7 +116,8 @@ def _nvml(machine: Machine, faults: List[Finding]) -> Optional[Finding]:
         return _unrecorded(machine, "HT361", "nvmlInit")
     if code == 0:
         return finding("HT361", OK, "nvmlInit", "nvmlInit returns 0", have="0", machine=machine.key)
-    library = _ids(faults, "HT353", "HT356", "HT357", "HT350", "HT301", "HT302", "HT304", *codes.OF_NVML)
+    given = _ids(faults, "HT410")
+    library = given + _ids(faults, "HT353", "HT356", "HT357", "HT350", "HT301", "HT302", "HT304", *codes.OF_NVML)
     because = _unique(
         library + _subjects(faults, CONTROL) + (_ids(faults, "HT351") if isinstance(code, Mapping) else [])
     )
@@ -129,7 +130,8 @@ def _cuda(machines: Machines, machine: Machine, faults: List[Finding]) -> Option
         return _unrecorded(machine, "HT360", "cuInit")
     if code == 0:
         return finding("HT360", OK, "cuInit", "cuInit returns 0", have="0", machine=machine.key)
-    meant = [f.id for f in faults if f.status == FAIL and f.id in codes.IDS + codes.OF_NVML and f.machine == machine.key]
+    given = _ids(faults, "HT410")
+    meant = given + [f.id for f in faults if f.status == FAIL and f.id in codes.IDS + codes.OF_NVML and f.machine == machine.key]
     causes: Dict[Any, List[str]] = {
         999: _ids(faults, "HT303", "HT350", *log.IDS) + _subjects(faults, UVM_NODE),
         100: _ids(faults, "HT301", "HT302", "HT304", "HT352", *log.IDS) + _subjects(faults, CONTROL) + _gpu_nodes(faults),
@@ -137,7 +139,7 @@ def _cuda(machines: Machines, machine: Machine, faults: List[Finding]) -> Option
         34: _ids(faults, "HT351", "HT354"),
         803: _ids(faults, "HT350"),
     }
-    explained = _ids(faults, "HT351", "HT356", "HT357") if isinstance(code, Mapping) else causes.get(code, []) + meant
+    explained = given + _ids(faults, "HT351", "HT356", "HT357") if isinstance(code, Mapping) else causes.get(code, []) + meant
     where = below(machines, machine)
     clean = machine.calls.get("cuInit@clean-env")
     if not explained and clean == 0:

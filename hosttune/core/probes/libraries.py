@@ -8,6 +8,7 @@ from typing import Any, List, Mapping, Optional
 from ..catalogue import finding
 from ..model import FAIL, FITS, OK, PROVED, SKIP, WARN, Finding, Hint, Probe
 from ..survey import LIBRARIES, Machine
+from .nodes import given_none
 from .scene import Machines, whole
 
 _IDS = {"libcuda.so.1": "HT351", "libnvidia-ml.so.1": "HT353"}
@@ -19,10 +20,10 @@ _MISMATCH = {"libcuda.so.1": ("cuInit", (803,)), "libnvidia-ml.so.1": ("nvmlInit
 def run(machines: Machines) -> List[Finding]:
     """HT350, HT351, HT353, HT354, HT356, HT357."""
     machines = whole(machines)
-    return [f for machine in machines.values() for f in _judge_all(machine)]
+    return [f for machine in machines.values() for f in _judge_all(machines, machine)]
 
 
-def _judge_all(machine: Machine) -> List[Finding]:
+def _judge_all(machines: Machines, machine: Machine) -> List[Finding]:
     if not machine.calls:
         return [
             finding(
@@ -33,7 +34,7 @@ def _judge_all(machine: Machine) -> List[Finding]:
                 machine=machine.key,
             )
         ]
-    judged = [f for f in (_judge(machine, name) for name in LIBRARIES) if f]
+    judged = [f for f in (_judge(machines, machine, name) for name in LIBRARIES) if f]
     if not judged:
         return [
             finding(
@@ -47,14 +48,14 @@ def _judge_all(machine: Machine) -> List[Finding]:
     return judged
 
 
-def _judge(machine: Machine, name: str) -> Optional[Finding]:
+def _judge(machines: Machines, machine: Machine, name: str) -> Optional[Finding]:
     answer = machine.calls.get("dlopen:" + name)
     if not isinstance(answer, Mapping):
         return None  # not recorded: the report says so in one line
     if "error" in answer:
-        return _missing(machine, name, str(answer["error"]))
+        return _missing(machines, machine, name, str(answer["error"]))
     if "timeout" in answer:
-        return _missing(machine, name, "loading it did not return within %s s" % answer["timeout"])
+        return _missing(machines, machine, name, "loading it did not return within %s s" % answer["timeout"])
     path, version = str(answer.get("path", "")), str(answer.get("version", ""))
     if "/stubs/" in path:
         return finding(
@@ -79,9 +80,12 @@ def _judge(machine: Machine, name: str) -> Optional[Finding]:
     return None
 
 
-def _missing(machine: Machine, name: str, why: str) -> Finding:
+def _missing(machines: Machines, machine: Machine, name: str, why: str) -> Finding:
     inside = machine.kind != "host"
-    never = inside and all(node.errno for node in machine.nodes.values())
+    if given_none(machines, machine):
+        return finding(
+            _IDS[name], SKIP, name, "%s does not load: %s" % (name, why), because=("HT410",), machine=machine.key
+        )
     fix = (
         "--gpus all"
         if machine.kind in ("docker", "podman")
@@ -110,8 +114,7 @@ def _missing(machine: Machine, name: str, why: str) -> Finding:
         _IDS[name],
         FAIL,
         name,
-        "%s does not load: %s%s"
-        % (name, why, "; no device node is here either: this container was never given a GPU" if never else ""),
+        "%s does not load: %s" % (name, why),
         have="absent",
         want="loads",
         proof=PROVED,

@@ -17,12 +17,15 @@ from .scene import Machines, below, ct_id, facts_of, host_node, host_of, whole
 
 
 def run(machines: Machines) -> List[Finding]:
-    """HT403, HT404, HT405, HT406."""
+    """HT403, HT404, HT405, HT406, HT410."""
     machines = whole(machines)
     found = []
     for machine in machines.values():
         if machine.majors is None:
             continue  # the module probe says so
+        if given_none(machines, machine):
+            found.append(_given_none(machines, machine))
+            continue
         judged = [f for f in (_judge(machines, machine, node) for node in machine.nodes.values()) if f]
         judged += _unasked(machine)
         if machine.nodes and not judged and machine.has_nvidia:
@@ -37,6 +40,44 @@ def run(machines: Machines) -> List[Finding]:
             ]
         found += judged
     return found
+
+
+def given_none(machines: Machines, machine: Machine) -> bool:
+    """A container without any node, seen from inside alone: nobody passed a GPU in. Where the host was asked, its config says
+    more (HT403)."""
+    inside = machine.kind not in ("host", "unknown") and host_of(machines) is None and machine.has_nvidia
+    return inside and bool(machine.nodes) and all(node.errno == "ENOENT" for node in machine.nodes.values())
+
+
+_PASS_IN = {
+    "docker": "docker run --gpus all IMAGE",
+    "podman": "podman run --device nvidia.com/gpu=all IMAGE",
+    "kubernetes": "kubectl edit deployment NAME   # resources: limits: nvidia.com/gpu: 1",
+    "lxc": "hosttune lxc sync CTID --gpus all",
+}
+
+
+def _given_none(machines: Machines, machine: Machine) -> Finding:
+    asked = machine.env.get("NVIDIA_VISIBLE_DEVICES")
+    said = ("NVIDIA_VISIBLE_DEVICES=%s, which means none" % asked,) if asked in ("", "void", "none") else ()
+    return finding(
+        "HT410",
+        FAIL,
+        "nodes",
+        "this container was given no GPU: none of %d device nodes is in it, though the driver below is loaded"
+        % len(machine.nodes),
+        have="none",
+        want="at least one GPU",
+        proof=PROVED,
+        evidence=("%s and all the others: ENOENT" % next(iter(machine.nodes)), _majors_line(machine, "195:255"), *said),
+        hint=Hint(
+            _PASS_IN.get(machine.kind, _PASS_IN["lxc"]),
+            below(machines, machine),
+            "the container is made, or started, anew",
+            "reconfigure",
+        ),
+        machine=machine.key,
+    )
 
 
 def sound(machine: Machine, node: Node) -> bool:
@@ -289,4 +330,11 @@ def _stale_number(machines: Machines, machine: Machine, node: Node, want: str) -
     )
 
 
-PROBE = Probe("nodes", ("unit", "gpu",), run)
+PROBE = Probe(
+    "nodes",
+    (
+        "unit",
+        "gpu",
+    ),
+    run,
+)
