@@ -118,6 +118,15 @@ def test_what_would_make_room_is_said_first_and_goes_only_by_the_owners_word(
     assert ids(done, "fail", "error") == set() and {p.name for p in MOUNT.iterdir()} == {".hosttune", "kept", "younger", "new"}
 
 
+def test_nothing_goes_when_all_of_it_would_not_be_enough(model: Path) -> None:
+    bring("other", model)
+    profile = validate({"models": {"new": {"source": str(model), "engine-memory": "900G"}}})
+    done = declared.bring(LiveHost(), profile, "new", evict=True)
+    (found,) = done.findings
+    assert found.id == "HT503" and "--evict" not in found.hint.command and "9" in found.summary.split(";")[-1]
+    assert not done.changed and (MOUNT / "other").exists(), "what engines need is missing already: no model makes up for it"
+
+
 def test_model_that_is_in_use_is_never_evicted_and_declared_ones_go_last(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     profile = validate({"models": {"kept": {"source": str(model)}, "new": {"source": str(model)}}})
     for name in ("kept", "used"):

@@ -102,7 +102,7 @@ def plan(host: Host, wanted: Wanted, copy: Optional[Copy] = None) -> Plan:
         seen = replace(seen, too_much="%s are wanted and NUMA node %s has room for %s" % (
             space.size_text(need), copy.node, space.size_text(nodes.room(host, copy.node) + freed)))
     if seen.too_much:
-        short = need - freed - (min(now.room, nodes.room(host, copy.node)) if copy.node else now.room)
+        short = need - freed - (min(now.left, nodes.room(host, copy.node)) if copy.node else now.left)
         seen = replace(seen, evictable=evict.choose(host, here, wanted.name, copy.node, wanted.declared, short))
     return seen
 

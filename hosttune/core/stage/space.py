@@ -36,10 +36,15 @@ class Memory:
         return min(self.total // RESERVE_SHARE, RESERVE_MOST)
 
     @property
+    def left(self) -> int:
+        """What may be filled; below zero when what is kept for others is not there even now."""
+        left = self.available + self.arc - self.reserve - self.engines
+        return left if self.cgroup is None else min(left, self.cgroup)
+
+    @property
     def room(self) -> int:
         """What may be filled."""
-        room = max(0, self.available + self.arc - self.reserve - self.engines)
-        return room if self.cgroup is None else min(room, self.cgroup)
+        return max(0, self.left)
 
     @property
     def words(self) -> str:
@@ -124,4 +129,4 @@ def fit(need: int, freed: int, there: int, now: Memory) -> str:
         return ""
     return "%s are wanted and %s fit: %s%s; %s are staged already; %s too much" % (
         size_text(need), size_text(room), now.words, ", and %s of an older copy" % size_text(freed) if freed else "",
-        size_text(there), size_text(need - room))
+        size_text(there), size_text(need - freed - now.left))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Dict, List, Mapping, Sequence
 
 from ..catalogue import finding
@@ -47,11 +48,12 @@ def status(host: Host, declared: Sequence[Wanted], look: Look = pages.unseen) ->
     for name in manifest.names(host):
         if name not in known:
             found += _staged(host, name, look)
-    return Report("stage status", host.uname()[0], _facts(host, here), tuple(found), (), tuple(actions), mode="plan")
+    facts = _facts(host, here, max((wanted.engines for wanted in declared), default=0))
+    return Report("stage status", host.uname()[0], facts, tuple(found), (), tuple(actions), mode="plan")
 
 
-def _facts(host: Host, here: Place) -> Dict[str, str]:
-    now = space.memory(host)
+def _facts(host: Host, here: Place, engines: int) -> Dict[str, str]:
+    now = replace(space.memory(host), engines=engines)
     out = {"room": space.size_text(now.room), "memory": now.words.replace("memory has ", "", 1), "mount": "none"}
     there = nodes.with_memory(host)
     for node in there if len(there) > 1 else ():
