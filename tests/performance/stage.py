@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Staging beside the ways a person would copy, in one run. Needs root, and memory for three times the model.
 
-    python tests/performance/stage.py [--gib N] [--threads N] [--rounds N] [--disk FOLDER]
+    python tests/performance/stage.py [--gib N] [--threads N] [--rounds N]     a source in memory
+    python tests/performance/stage.py --disk FOLDER [...]                      a source that is cold on a disk
 
 All ways take turns, several rounds, and the best of each counts: on a shared machine others only ever make it slower. The
-bounds are measured in the same run: fresh pages set, warm memory copied, the same bytes hashed, by as many threads. The source
-lies in memory (a tmpfs of huge pages); with --disk a part of it lies on a disk too, and is read cold from there. Mounts are
-made in a mount namespace of this program's own.
+bounds are measured in the same run: fresh pages set, warm memory copied, the same bytes hashed, by as many threads. Sources in
+memory lie in a tmpfs of huge pages. Mounts are made in a mount namespace of this program's own.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from hosttune.core.stage import copy
-from hosttune.core.stage.reading import PIECE, Source
+from hosttune.core.stage.reading import PIECE, Cold
 
-TOP = Path("/mnt")
+TOP, FOLDER = Path("/mnt"), "hosttune-performance"
 SHARDS, SLOWER = 30, 5
 """Ways of one or two threads copy a fifth of the bytes: their rate does not depend on how many there are."""
 LIBC = ctypes.CDLL(None)
@@ -170,15 +170,15 @@ def cool(folder: Path) -> None:
             os.posix_fadvise(f.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def through_the_cache(way: Copying) -> Copying:
-    """The same without O_DIRECT: what it is worth."""
+def always(way: Copying, direct: bool) -> Copying:
+    """The same without its choice between O_DIRECT and the page cache."""
 
     def run(source: Path, target: Path) -> None:
-        cold, Source.cold = Source.cold, lambda self, at: False  # type: ignore[method-assign]
+        choice, Cold.direct = Cold.direct, lambda self: direct  # type: ignore[method-assign]
         try:
             way(source, target)
         finally:
-            Source.cold = cold  # type: ignore[method-assign]
+            Cold.direct = choice  # type: ignore[method-assign]
 
     return run
 
@@ -216,12 +216,20 @@ def table(args: argparse.Namespace) -> tuple[list[Way], str]:
     ways.append(Way("bound: fresh huge pages set, shards", lambda: fresh(many, huge, t), size, huge))
     ways.append(Way("bound: warm memory copied", lambda: in_threads(t, copy_part, [(*p, huge) for p in parts(many)]), size, huge,
                     lambda: fresh(many, huge, t)))  # fmt: skip
-    if args.disk:
-        disk = make(Path(args.disk) / "hosttune-performance", SHARDS, size // 4)
-        hashed = ours(t, {})
-        for name, way in (("cp", cp), ("hosttune, hashed", hashed), ("hosttune, hashed, no O_DIRECT", through_the_cache(hashed))):
-            add("from a cold disk: %s" % name, way, disk, huge, lambda: cool(disk))
     return ways, "%.1f GB in %d shards" % (size / 1e9, SHARDS)
+
+
+def cold_table(args: argparse.Namespace) -> tuple[list[Way], str]:
+    """Ways from a disk into huge pages. The files leave the page cache before each."""
+    size = int(args.gib * (1 << 30)) // SHARDS // PIECE * PIECE * SHARDS
+    huge, disk = tmpfs("huge", "always"), make(Path(args.disk) / FOLDER, SHARDS, size)
+    hashed = ours(args.threads, {})
+    rows: list[tuple[str, Copying]] = [
+        ("cp", by_command("cp", "-r")), ("Python's shutil", by_python), ("hosttune, hashed by chunks", hashed),
+        ("hosttune, hashed, O_DIRECT alone", always(hashed, True)), ("hosttune, hashed, page cache alone", always(hashed, False)),
+    ]  # fmt: skip
+    ways = [Way(name, lambda way=way: way(disk, huge), size, huge, lambda: cool(disk)) for name, way in rows]  # type: ignore[misc]
+    return ways, "%.1f GB in %d shards on %s" % (size / 1e9, SHARDS, args.disk)
 
 
 def nothing() -> None:
@@ -283,24 +291,32 @@ def say(best: dict[str, float], head: str) -> None:
         print("%-58s %6.2f wanted %4.1f: %s" % (what, have, want, "yes" if have >= want else "no"))
 
 
+def say_cold(best: dict[str, float], head: str) -> None:
+    """The table."""
+    print(head)
+    for name, had in best.items():
+        print("%-58s %6.2f GB/s %6.2f x cp" % (name, had, had / best["cp"]))
+
+
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--gib", type=float, default=1, help="size of the model")
     options.add_argument("--threads", type=int, default=copy.threads_here())
     options.add_argument("--rounds", type=int, default=3)
-    options.add_argument("--disk", default="", help="a folder on a disk, for a cold source of a quarter of the size")
+    options.add_argument("--disk", default="", help="a folder on a disk, for a cold source")
     args = options.parse_args()
     if os.environ.get("HOSTTUNE_PERFORMANCE") != "own namespace":
         os.environ["HOSTTUNE_PERFORMANCE"] = "own namespace"
         os.execvp("unshare", ["unshare", "--mount", sys.executable, *sys.argv])
     subprocess.run(["mount", "-t", "tmpfs", "hosttune-performance", TOP], check=True)
     try:
-        ways, size = table(args)
-        say(measure(ways, args.rounds), "Linux %s, Python %s, %d CPUs, %d threads, %s, best of %d rounds" % (
-            platform.release(), platform.python_version(), len(os.sched_getaffinity(0)), args.threads, size, args.rounds))
+        ways, size = cold_table(args) if args.disk else table(args)
+        head = "Linux %s, Python %s, %d CPUs, %d threads, %s, best of %d rounds" % (
+            platform.release(), platform.python_version(), len(os.sched_getaffinity(0)), args.threads, size, args.rounds)
+        (say_cold if args.disk else say)(measure(ways, args.rounds), head)
     finally:
         if args.disk:
-            shutil.rmtree(Path(args.disk) / "hosttune-performance", ignore_errors=True)
+            shutil.rmtree(Path(args.disk) / FOLDER, ignore_errors=True)
     return 0
 
 

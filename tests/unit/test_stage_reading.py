@@ -13,7 +13,7 @@ import pytest
 
 from hosttune.core.stage import copy
 from hosttune.core.stage.copy import Job
-from hosttune.core.stage.reading import PIECE, Source
+from hosttune.core.stage.reading import PIECE, Cold, Source
 
 MIB = 1 << 20
 SIZE = 9 * MIB + 4096 + 5
@@ -52,7 +52,10 @@ def cool(job: Job) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 4])
-def test_cold_source_is_copied_whole_and_leaves_no_second_copy_in_the_page_cache(job: Job, threads: int) -> None:
+def test_cold_source_is_copied_whole_and_leaves_no_second_copy_in_the_page_cache(
+    job: Job, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Cold, "direct", lambda self: True)
     cool(job)
     with open(job.source, "rb") as f:
         f.read(4096)  # a header that was looked at before makes no warm file
@@ -89,3 +92,14 @@ def test_file_system_without_a_disk_is_never_cold() -> None:
     status = os.stat("/proc/version")
     with opened(Job("/proc/version", "", "/proc", status.st_size, status.st_mtime)) as source:
         assert not source.cold(0)
+
+
+@pytest.mark.parametrize(("direct", "cached"), [(2.0, 1.0), (1.0, 2.0)])
+def test_way_that_is_faster_is_gone_on_with_when_both_were_tried(direct: float, cached: float) -> None:
+    cold, begun = Cold(), []
+    for _ in range(40):
+        begun.append([cold.direct() for _ in range(4)])  # four threads
+        for choice in begun[-1]:
+            cold.took(choice, MIB, MIB / (direct if choice else cached))
+    assert sorted(choice for four in begun[:2] for choice in four) == [False] * 4 + [True] * 4
+    assert {choice for four in begun[2:] for choice in four} == {direct > cached}

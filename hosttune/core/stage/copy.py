@@ -18,6 +18,7 @@ import hashlib
 import mmap
 import os
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, Optional, Sequence, Tuple
@@ -27,7 +28,7 @@ from .chunks import chunk_digests, compare, copy_chunks, write
 from .folders import keep_only, make_folders, move, remove
 from .nodes import bind
 from .pace import FREE, Pace
-from .reading import CHUNK, PIECE, Job, Source
+from .reading import CHUNK, PIECE, Cold, Job, Source
 from .schedule import Part
 from .together import Run, each, share_out, threads_here
 
@@ -58,7 +59,8 @@ def copy(jobs: Sequence[Job], threads: int, whole: Callable[[Copied], None], tic
         each([pool.submit(reserve, job) for job in jobs], lambda _: None, lambda: tick(0))
         if forget is None:
             forget = _available() < sum(job.size for job in jobs)
-        files = [_File(job, hashed, forget) for job in jobs]
+        cold = Cold()
+        files = [_File(job, hashed, forget, cold) for job in jobs]
         try:
             share_out(pool, threads, files, run, whole, tick, hashed)
         finally:
@@ -95,8 +97,8 @@ def _available() -> int:
 class _File:
     """A file on its way: both descriptors and the mapping, from its first part to its last; what was hashed of it."""
 
-    def __init__(self, job: Job, hashed: bool, forget: bool) -> None:
-        self.job, self.forget = job, forget
+    def __init__(self, job: Job, hashed: bool, forget: bool, cold: Cold) -> None:
+        self.job, self.forget, self.cold = job, forget, cold
         self.count = max(1, -(-job.size // CHUNK))
         self.in_order = bool(hashed and job.sha256)
         self.total: Any = hashlib.sha256() if self.in_order else None
@@ -132,7 +134,8 @@ class _File:
         start, end = part.number * CHUNK, min((part.number + 1) * CHUNK, self.job.size)
         digest = self.total or hashlib.sha256()
         # In the middle: who looked at a file's head made that warm, and the kernel reads ahead beyond a chunk's end.
-        direct = part.copy and start < end and source.cold((start + end) // 2) and source.go_direct()
+        cold = part.copy and start < end and source.cold((start + end) // 2) and source.go_direct()
+        direct, began = cold and self.cold.direct(), time.monotonic()
         with memoryview(self.mapping if part.mapped and self.mapping is not None else memory) as room:
             for at in range(start, end, PIECE):
                 count = min(PIECE, end - at)
@@ -146,6 +149,8 @@ class _File:
                 run.add(count if part.copy else 0)
         if part.hash and not self.total and start < end:
             self.chunks[part.number] = digest.hexdigest()
+        if cold:
+            self.cold.took(direct, end - start, time.monotonic() - began)
         if part.copy and self.forget and not direct:
             source.forget(start, end)
 

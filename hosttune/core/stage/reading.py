@@ -2,8 +2,9 @@
 """The source of a copy: the file that was planned, and not what somebody has put in its place since.
 
 Never through a mapping: a source that is cut short would be a SIGBUS there, and is a short read here. A cold file of a block
-device is read past the page cache (O_DIRECT), which would only be another copy in the memory that the model needs; what is in
-the cache already is taken from there.
+device can be read past the page cache (O_DIRECT), which would only be another copy in the memory that the model needs. Which
+way is faster depends on the device (measured: 1.6 against 1.2 GB/s on one virtual disk, 1.3 against 1.9 on another), so both
+are tried. What is in the cache already is taken from there.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import threading
 from dataclasses import dataclass
 from typing import Optional
 
@@ -37,6 +39,34 @@ class Job:
     mtime: float
     sha256: str = ""
     node: str = ""
+
+
+class Cold:
+    """How the cold parts of one run are read: past the page cache or through it, each tried TRIES times, then the faster."""
+
+    TRIES = 4
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.begun, self.ended = [0, 0], [0, 0]
+        self.bytes, self.seconds = [0, 0], [0.0, 0.0]
+
+    def direct(self) -> bool:
+        """Whether the next part shall go past the page cache; `took` is told when it is read."""
+        with self.lock:
+            if min(self.ended) < self.TRIES:
+                choice = self.begun[True] <= self.begun[False]
+            else:
+                choice = self.bytes[True] * self.seconds[False] >= self.bytes[False] * self.seconds[True]
+            self.begun[choice] += 1
+            return choice
+
+    def took(self, direct: bool, count: int, seconds: float) -> None:
+        """So long for so many bytes."""
+        with self.lock:
+            self.ended[direct] += 1
+            self.bytes[direct] += count
+            self.seconds[direct] += seconds
 
 
 class Source:
