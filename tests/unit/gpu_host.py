@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Proxmox VE host on paper, from the few lines in which a case differs from it: PCI functions, and answers to lay over it."""
+"""A Proxmox VE host on paper, from the few lines in which a case differs from it: PCI functions, and answers to lay over it.
+
+Its kernel, memory and CPUs are those of tests/cases/knobs_host/base.json.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from hosttune.core.recording import merge
@@ -23,6 +28,7 @@ RegistryDwords: ""
 UNITS = ("/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system")
 FOLDERS = [f"{root}/{name}" for name in ("modprobe.d", "udev/rules.d") for root in ("/etc", "/run", "/usr/local/lib", "/usr/lib", "/lib")]
 
+BELOW = json.loads((Path(__file__).parents[1] / "cases" / "knobs_host" / "base.json").read_text())
 HOST: dict[str, Any] = {
     "uname": "pve1 6.14.11-4-pve x86_64",
     "uid": 0,
@@ -39,6 +45,7 @@ HOST: dict[str, Any] = {
         "/sys/firmware/efi/efivars/LoaderInfo-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f": ABSENT,
         "/etc/pve/mapping/pci.cfg": ABSENT,
         "/sys/module/pcie_aspm/parameters/policy": "default [performance] powersave powersupersave\n",
+        "/etc/tmpfiles.d/hosttune-pcie-aspm.conf": ABSENT,
         "/proc/driver/nvidia/params": PARAMS,
         "/sys/module/nvidia_uvm/parameters/uvm_disable_hmm": "N\n",
         "/run/nvidia-persistenced/nvidia-persistenced.pid": "812\n",
@@ -61,7 +68,10 @@ def machine(pci: Sequence[Mapping[str, Any]], over: Mapping[str, Any]) -> dict[s
     """The host with these PCI functions (rows of PciFunction's own words; "port": true for a port) and `over` on top."""
     functions = [_function(dict(row)) for row in pci]
     untold = {f"/proc/driver/nvidia/gpus/{function.bdf}/power": ABSENT for function in functions}
-    return merge(merge(merge(HOST, {"files": untold}), recorded(functions)), over)
+    whole = merge(BELOW, HOST)
+    for part in ({"files": untold}, recorded(functions), over):
+        whole = merge(whole, part)
+    return whole
 
 
 def _function(row: dict[str, Any]) -> PciFunction:
