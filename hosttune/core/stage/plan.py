@@ -93,17 +93,16 @@ def plan(host: Host, wanted: Wanted, copy: Optional[Copy] = None) -> Plan:
     freed, there = _freed(host, copy.name, kept), here.mounted.used if here.mounted else 0
     now = replace(space.memory(host), engines=wanted.engines)
     need = sum(file.size for file in todo)
-    after = there - freed + need
-    size = tmpfs.size_for(max(after, given.size + wanted.others), there + now.room)
-    if here.mounted and (not need or here.mounted.size >= after + tmpfs.MARGIN_LEAST):
-        size = here.mounted.size  # large enough: nothing is remounted for the sake of other numbers
+    size = _size(here, there - freed, need, given.size + wanted.others, there + now.room)
     seen = Plan(copy.name, given, here, staged, kept, todo, freed, size, space.fit(need, freed, there, now), copy.node, doubts)
     if not seen.too_much and copy.node and need - freed > nodes.room(host, copy.node):
         seen = replace(seen, too_much="%s are wanted and NUMA node %s has room for %s" % (
             space.size_text(need), copy.node, space.size_text(nodes.room(host, copy.node) + freed)))
     if seen.too_much:
         short = need - freed - (min(now.left, nodes.room(host, copy.node)) if copy.node else now.left)
-        seen = replace(seen, evictable=evict.choose(host, here, wanted.name, copy.node, wanted.declared, short))
+        gone = evict.choose(host, here, wanted.name, copy.node, wanted.declared, short)
+        less = there - freed - sum(one.size for one in gone)
+        seen = replace(seen, evictable=gone, size=_size(here, less, need, given.size + wanted.others, there + now.room))
     return seen
 
 
@@ -123,6 +122,13 @@ def _source(host: Host, wanted: Wanted, copy: Copy, staged: Optional[Manifest]) 
         if staged is None or not sound:
             raise
         return _as_source(staged, staged.folder)
+
+
+def _size(here: Place, kept: int, need: int, declared: int, most: int) -> int:
+    """Of the mount, bytes. One that is large enough is not remounted for the sake of other numbers."""
+    if here.mounted and (not need or here.mounted.size >= kept + need + tmpfs.MARGIN_LEAST):
+        return here.mounted.size
+    return tmpfs.size_for(max(kept + need, declared), most)
 
 
 def _unpinned(wanted: Wanted, given: Source) -> Tuple[Doubt, ...]:
