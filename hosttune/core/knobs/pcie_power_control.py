@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from typing import Dict
 
-from .. import gpus, own_gpus, pci
+from .. import dropins, gpus, own_gpus, pci
 from ..host import Host, read_or_none
-from ..model import OPT_IN, Knob, Reading, Step
+from ..model import OPT_IN, Knob, Reading, Refused, Step
 
 CHOICES = ("on", "auto")
 
@@ -37,7 +37,13 @@ def _path(bdf: str) -> str:
 
 
 def step(host: Host, subject: str, have: str, want: str) -> Step:
-    """A write to sysfs."""
+    """A write to sysfs. Refused where a udev rule for NVIDIA's devices sets it back, as the driver's own package ships one."""
+    for path in dropins.files(host, dropins.folders("udev/rules.d"), ".rules"):
+        for number, line in dropins.lines(host, path, "#"):
+            sets = re.search(r'ATTR\{power/control\}="(\w+)"', line)
+            if sets and sets.group(1) != want and pci.NVIDIA in line:
+                way_out = "cp %s /etc/udev/rules.d/, and take the line out there" % path
+                raise Refused("a udev rule sets it to %s" % sets.group(1), "%s:%d" % (path, number), way_out)
     return Step(ID, subject, "poke", _path(subject), have, want)
 
 
@@ -57,5 +63,5 @@ PCIE_POWER_CONTROL = Knob(
     cost="links that flap; `on` costs watts at idle",
     evidence="community reports of surprise-down links on switch boards; off on most servers already",
     persists="boot unit",
-    if_ignored="a udev rule or the driver has set it back",
+    if_ignored="something has set it back at once: look for udev rules with power/control",
 )
