@@ -62,9 +62,9 @@ KILLED = """
 import itertools, os, signal, sys
 from hosttune.core.live import LiveHost
 from hosttune.core.profile import Profile
-from hosttune.core.stage import add, copy, declared, manifest, tmpfs
+from hosttune.core.stage import add, chunks, copy, declared, manifest, tmpfs, verify
 module, name, count, when = sys.argv[3:]
-owner, calls = {"add": add, "copy": copy, "manifest": manifest, "tmpfs": tmpfs}[module], itertools.count(1)
+owner, calls = {"add": add, "chunks": chunks, "copy": copy, "manifest": manifest, "tmpfs": tmpfs}[module], itertools.count(1)
 real = getattr(owner, name)
 def killing(*args, **more):
     fatal = next(calls) == int(count)  # each call has a number of its own, whichever thread it comes from
@@ -75,7 +75,10 @@ def killing(*args, **more):
         os.kill(os.getpid(), signal.SIGKILL)
     return out
 setattr(owner, name, killing)
-declared.bring(LiveHost(), Profile(), "tiny", sys.argv[2])
+if sys.argv[2] == "repair":
+    verify.verify(LiveHost(), ["tiny"], repair=True)
+else:
+    declared.bring(LiveHost(), Profile(), "tiny", sys.argv[2])
 """
 
 

@@ -184,6 +184,20 @@ def test_verify_finds_one_wrong_byte_and_repair_copies_its_chunk_alone() -> None
     is_whole("tiny", files)
 
 
+def test_repair_that_is_killed_is_told_and_the_next_add_copies_that_file_alone() -> None:
+    files = {"m.gguf": GGUF + bytes(range(1, 256)) * (40 << 12), "other.gguf": GGUF + b"x" * 99}
+    model = plain(scratch("model"), files)
+    bring("tiny", model)
+    scratched(MOUNT / "tiny/m.gguf", 5 << 20)
+    kill("repair", ("chunks", "write", 2, "after"))
+    seen = status.of_sources(LiveHost(), {"tiny": str(model)})
+    assert "HT502" in ids(seen, "fail")
+    copied: list[str] = []
+    bring("tiny", model, told=lambda now: copied.append(now.file) if now.event == "file" else None)
+    assert copied == ["m.gguf"]
+    is_whole("tiny", files)
+
+
 def test_repair_of_a_file_with_the_hubs_hash_finds_the_chunk_by_hashing_both_sides() -> None:
     files = {"model.safetensors": tensors({"a": ("uint8", (70 << 20,))}), "config.json": b'{"architectures": ["X"]}'}
     snapshot = cached(scratch("hub"), files=files)
