@@ -70,7 +70,7 @@ _STAGES = {
         "what": "models into memory",
         "stage": "models",
         "seconds": 3600,
-        "after": "local-fs.target dev-shm-models.mount pve-cluster.service hosttune-devices.service",
+        "after": "local-fs.target network-online.target dev-shm-models.mount pve-cluster.service hosttune-devices.service",
         "before": "",  # a copy takes minutes, and no guest waits for it: its bind is there, and fills
     },
 }
