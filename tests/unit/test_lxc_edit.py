@@ -211,8 +211,8 @@ def test_a_deny_rule_counts_where_everything_else_is_open() -> None:
 
 
 def test_a_deny_rule_for_more_than_nvidia_is_told_and_no_pointless_rule_is_written() -> None:
-    """Only an allow rule of the same text takes a deny rule back; one for 195:* beside `c *:255 r` would do nothing."""
-    data = b"lxc.cgroup2.devices.allow: a\nlxc.cgroup2.devices.deny: c *:255 r\n" + real("05")[real("05").index(b"lxc.mount"):]
+    """Only an allow rule of the same text takes a deny rule back; one for 195:* beside `c *:255 rw` would do nothing."""
+    data = b"lxc.cgroup2.devices.allow: a\nlxc.cgroup2.devices.deny: c *:255 rw\n" + real("05")[real("05").index(b"lxc.mount"):]
     assert run(data).changes == ()
     (one,) = [f for f in run(data).findings if f.id == "HT421"]
     assert one.summary == "line 2 denies /dev/nvidiactl, which is 195:255 now"
@@ -226,6 +226,23 @@ def test_in_a_user_namespace_plain_lxc_needs_no_rule_until_there_is_one() -> Non
     assert run(idmap + binds, dialect=doc.LXC).changes == ()
     ruled = run(idmap + b"lxc.cgroup2.devices.allow = c 195:* rwm\n" + binds, dialect=doc.LXC)
     assert b"lxc.cgroup2.devices.allow = c 511:* rwm\n" in ruled.data, "one rule, and all else is refused"
+
+
+@pytest.mark.parametrize("last", [b"lxc.cgroup2.devices.deny: a\n", b"lxc.cgroup2.devices.allow:\n"])
+def test_a_list_that_ends_up_empty_opens_every_device(last: bytes) -> None:
+    """No rule left, no program attached: the harmless-looking `deny: a` as the last rule is the widest one there is."""
+    result = run(real("01") + last)
+    assert result.changes == ()
+    assert found(result, "HT423") == [
+        "line 16 leaves an empty list, so no device program is attached, and every device of the host is open"]
+
+
+def test_taking_out_a_stale_rule_never_empties_the_list() -> None:
+    data = b"lxc.cgroup2.devices.deny: a\nlxc.cgroup2.devices.allow: c 509:* rwm\n"
+    binds = real("05")[real("05").index(b"lxc.mount"):]
+    assert changed(run(data + binds)) == allow("-", "c 509:* rwm") + allow("+", "c 195:* rwm", "c 511:* rwm")
+    with pytest.raises(Refused, match="an empty list opens every device"):
+        run(data + b"dev0: /dev/ttyUSB0\n", Wanted(drop=(509,)))
 
 
 def test_a_rule_that_stops_the_container_is_a_failure() -> None:

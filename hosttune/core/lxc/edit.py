@@ -14,10 +14,11 @@ from typing import Dict, List, Optional, Sequence, Tuple
 from ..devices import CAPS, DeviceTable, driver_of, is_nvidia_path
 from ..model import Finding, Refused
 from . import document as doc
+from .access import ALLOW, Access, access
 from .closing import Closing, closes
 from .cpus import pin
 from .document import DELETE, KEY, LXC, PENDING, RAW, Document, Line
-from .entries import ALLOW, DEV_KEY, MOUNT, Entries, access, entries, is_dev_line
+from .entries import DEV_KEY, MOUNT, Entries, entries, is_dev_line
 from .judge import judge
 from .keys import truth
 from .narrow import undeclared
@@ -69,6 +70,8 @@ def edit(document: Document, wanted: Wanted, devices: DeviceTable, subject: str 
     _remove_stale(plan, have, needed, wanted, devices)
     _remove_duplicates(plan, document)
     left = _read(document, [line for line in document.main if line.number not in plan.remove], wanted)
+    if _is_open(left) and not _is_open(have):  # nothing would be left in the list, and an empty one opens every device
+        left = replace(left, access=Access(cut=True))
     _add_missing(plan, document, left, needed, wanted, devices, form)
     pin(plan.remove, plan.add, document, wanted.cpus)
     findings = judge(document, have, needed, wanted, devices, form, subject)
@@ -84,6 +87,10 @@ def edit(document: Document, wanted: Wanted, devices: DeviceTable, subject: str 
             raise
         return replace(seen, refusal=e)
     new = _rewrite(document, plan)
+    if _is_open(_read(new, new.main, wanted)) and not _is_open(have):
+        first = document.lines[min(plan.remove) - 1]
+        raise Refused("without line %d no rule is left, and an empty list opens every device of the host: %r"
+                      % (first.number, first.text), document.place(first), "give the container the rules that it needs first")
     prove(document, new, plan.remove, [(key, value) for key, value, _ in plan.add])
     cards = _number_rules([need for need in needed if need.driver == "nvidia"], True, True)
     return replace(seen, data=doc.render(new), changes=_describe(document, plan),
@@ -94,6 +101,11 @@ def _read(document: Document, lines: Sequence[Line], wanted: Wanted) -> Entries:
     """The device lines; where EPERM was seen inside, the freedom of an unprivileged container is not taken for granted."""
     have = entries(document, lines)
     return replace(have, access=access(have.rules, False, False)) if wanted.refused and have.free else have
+
+
+def _is_open(have: Entries) -> bool:
+    """Whether every device of the host is open to the container."""
+    return have.free or have.everything is not None
 
 
 def refuse(document: Document) -> None:

@@ -4,59 +4,21 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import FrozenSet, Optional, Sequence, Tuple
 
 from ..devices import DeviceTable, is_nvidia_path
+from .access import ALLOW as ALLOW
+from .access import DENY as DENY
+from .access import Access, access
 from .document import KEY, LXC, RAW, Document, Line, effective_keys
 from .keys import truth
 from .rules import DevEntry, Mount, Rule, parse_dev, parse_mount, parse_rule
 
-ALLOW, DENY, MOUNT = "lxc.cgroup2.devices.allow", "lxc.cgroup2.devices.deny", "lxc.mount.entry"
+MOUNT = "lxc.mount.entry"
 V1 = ("lxc.cgroup.devices.allow", "lxc.cgroup.devices.deny")
 DEV_KEY = re.compile(r"dev\d+\Z")
 _GPU = re.compile(r"/dev/nvidia\d+\Z")
-
-
-@dataclass(frozen=True)
-class Access:
-    """What a list of rules adds up to (liblxc's bpf device list; tests/kernel holds it against the real one).
-
-    free: every device is open without any of these rules (a container in a user namespace). everything: the rule that
-    opens every device. opened: allow rules that count. denied: deny rules that count, which they do where everything
-    else is open; in a list of allow rules a deny only takes back an allow of exactly the same text. cut: a rule took back all
-    that stood before it, and with it those that Proxmox VE makes of devN entries, which come first.
-    """
-
-    free: bool = False
-    everything: Optional[Tuple[Line, Rule]] = None
-    opened: Tuple[Tuple[Line, Rule], ...] = ()
-    denied: Tuple[Tuple[Line, Rule], ...] = ()
-    cut: bool = False
-
-
-def access(rules: Sequence[Tuple[Line, Rule]], free: bool, rules_end_freedom: bool) -> Access:
-    """Fold rules in file order. `rules_end_freedom`: the freedom is that of an empty list (Debian's userns.conf), so the
-    first allow rule makes it a list of what is allowed; Proxmox VE's userns.conf says `a` instead, and it stays free."""
-    now = Access(free)
-    for line, rule in rules:
-        if rule.bad:
-            continue
-        if line.key == ALLOW:
-            if rule.everything:
-                now = Access(free, (line, rule))
-            elif now.everything[1].wipes if now.everything else now.free and rules_end_freedom:
-                now = Access(False, None, ((line, rule),), cut=True)
-            else:
-                now = replace(now, opened=now.opened + ((line, rule),),
-                              denied=tuple((at, denied) for at, denied in now.denied if not denied.same(rule)))
-        elif rule.type == "a":
-            now = Access(cut=True)
-        elif now.free or now.everything:
-            now = replace(now, denied=now.denied + ((line, rule),))
-        else:
-            now = replace(now, opened=tuple((at, opened) for at, opened in now.opened if not opened.same(rule)))
-    return now
 
 
 @dataclass(frozen=True)
@@ -84,10 +46,10 @@ class Entries:
 
     def opens(self, path: str, major: Optional[int], minor: Optional[int]) -> bool:
         """Whether a process inside gets past the device cgroup to this node."""
-        if self.dev(path) and not self.access.cut:
-            return True
         if self.free or self.everything:
             return not self.denying(major, minor)
+        if self.dev(path) and not self.access.cut:
+            return True
         return any(rule.path == path and {"r", "w"} <= set(rule.access) if rule.path else
                    major is not None and rule.opens(major, minor) for _, rule in self.access.opened)
 

@@ -152,9 +152,11 @@ def _everything(document: Document, have: Entries, wanted: Wanted, devices: Devi
             return [finding("HT423", FAIL, subject, "`%s` keeps the container from starting: the kernel refuses the device "
                             "program made from it" % line.value, severity="correctness", have=line.value, want="a",
                             hint=_by_hand("remove that line"), evidence=place)]
-        what = "an empty allow line wipes the list, so no device program is attached" if not line.value else (
-            "`%s` opens every device of the host" % line.value)
-        return [finding("HT423", WARN, subject, what + "; further rules mean nothing", have=line.value or "(empty)",
+        what = "`%s` opens every device of the host; further rules mean nothing" % line.value
+        if not line.value or line.key == DENY:
+            what = "line %d leaves an empty list, so no device program is attached, and every device of the host is open" % (
+                line.number)
+        return [finding("HT423", WARN, subject, what, have=line.text,
                         want="one rule for each device that is needed", evidence=place,
                         hint=_by_hand("remove that line, then: hosttune lxc sync %s" % _id(subject)))]
     if wanted.gpus and len(wanted.gpus) < len(devices.gpus()):
@@ -187,6 +189,8 @@ def _dead(document: Document, have: Entries, subject: str) -> List[Finding]:
             dead([line], "LXC skips this rule (%s), so the device stays denied" % rule.bad)
         elif rule.major is not None and rule.major > LARGEST_MAJOR:
             dead([line], "no device has the number %d; the largest is %d" % (rule.major, LARGEST_MAJOR))
+        elif line.key == DENY and rule.path:
+            dead([line], "LXC takes no path in a deny rule, only numbers")
         elif line.key == DENY and not _denies(have, line):
             dead([line], "a deny rule only takes back an allow rule above it of exactly the same text")
     for line, mount in have.mounts:
@@ -217,7 +221,7 @@ def _clashes(document: Document, have: Entries, subject: str) -> List[Finding]:
         elif other:
             out.append(finding("HT426", FAIL, subject, "%s and line %d both make %s: the container does not start"
                                % (line.key, other[0].number, entry.path), have=other[0].text, want="one of the two",
-                               hint=_sync(subject, " --form dev") if is_nvidia_path(entry.path) else
+                               hint=_sync(subject) if is_nvidia_path(entry.path) else
                                _by_hand("remove one of the two lines"),
                                evidence=(document.place(line), document.place(other[0]))))
     for line, mount in have.mounts:

@@ -45,9 +45,10 @@ class Rule:
             other.type, other.major, other.minor, other.access, other.path)
 
     def touches(self, major: int, minor: Optional[int]) -> bool:
-        """Whether the rule is about that character device at all, for reading or writing."""
+        """Whether this rule decides, where it stands, over opening that character device for reading and writing: one that
+        says less than both does not."""
         return (self.type == "c" and self.major in (None, major) and (self.minor in (None, minor) or minor is None)
-                and bool({"r", "w"} & set(self.access)))
+                and {"r", "w"} <= set(self.access))
 
     def opens(self, major: int, minor: Optional[int]) -> bool:
         """Whether this allow rule lets a process open that character device for reading and writing. A minor that is
@@ -73,6 +74,8 @@ def parse_rule(value: str) -> Rule:
     access, wrong = _access(rest)
     if wrong:
         return Rule(bad=wrong)
+    if not (_is_number(major) and _is_number(minor)):
+        return Rule(bad="a number with a leading zero is octal to LXC, and this is none")
     rule = Rule(kind, _number(major), _number(minor), access, note=rest[3:].strip())
     if kind == "a":
         return Rule(kind, rule.major, rule.minor, access, note=rule.note, everything=True, fatal=True)
@@ -104,8 +107,12 @@ def _access(text: str) -> Tuple[str, str]:
     return letters, "" if letters else "the access letters (rwm) are missing"
 
 
+def _is_number(text: str) -> bool:
+    return not (text[0] == "0" and set(text) & set("89"))
+
+
 def _number(text: str) -> Optional[int]:
-    return None if text == "*" else int(text)
+    return None if text == "*" else int(text, 8 if text[0] == "0" else 10)
 
 
 def _why_bad(value: str) -> str:
