@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
@@ -18,7 +18,9 @@ from .. import __version__
 from ..core.ignore import apply_ignores
 from ..core.model import Report, exit_code
 from ..core.profile import Profile
-from ..core.settings import Setting
+
+if TYPE_CHECKING:  # it brings the engine, which only a check needs
+    from ..core.settings import Setting
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,13 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import __version__
 from ..core.model import Refused, Report, as_dict, counts, exit_code, first_cause
-from ..core.settings import Setting
+
+if TYPE_CHECKING:  # it brings the engine, which only a check needs
+    from ..core.settings import Setting
 
 SCHEMA = "hosttune.report/1"
 

@@ -10,6 +10,8 @@ and /sys, with eight GPUs bound over it. The runs are made in turn, so that what
 from __future__ import annotations
 
 import json
+import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -32,11 +34,13 @@ COMMANDS = {
 }
 
 
-def seconds(argv: list[str]) -> float:
-    """Wall time of one run."""
-    begin = time.perf_counter()
-    subprocess.run([sys.executable, *argv], stdout=subprocess.DEVNULL)
-    return time.perf_counter() - begin
+def seconds(argv: list[str], env: dict[str, str]) -> tuple[float, float]:
+    """Wall time and processor time of one run."""
+    begin, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, *argv], stdout=subprocess.DEVNULL, env=env)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return time.perf_counter() - begin, used
 
 
 def main(runs: int) -> int:
@@ -49,16 +53,22 @@ def main(runs: int) -> int:
     Path("/etc/hosttune/profile.json").write_text(json.dumps({"knobs": {"profile": "pcie-inference"}}))
     told = subprocess.run([sys.executable, "-m", "hosttune", "check", "-o", "json"], capture_output=True, text=True)
     host = json.loads(told.stdout)["hosts"][0]
-    taken: dict[str, list[float]] = {name: [] for name in COMMANDS}
+    # As installed: with bytecode, of its own here, since a checkout may be told to write none.
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    env["PYTHONPYCACHEPREFIX"] = str(view.scratch("bytecode"))
+    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in COMMANDS}
+    for argv in COMMANDS.values():
+        seconds(argv, env)
     for _ in range(runs):
         for name, argv in COMMANDS.items():
-            taken[name].append(seconds(argv))
-    base = statistics.median(taken["python -c pass"])
+            taken[name].append(seconds(argv, env))
     print("Python %s, %d GPUs, %d settings, %d values, %d runs each in turn, median" % (
         sys.version.split()[0], GPUS, len(host["settings"]), len(host["findings"]), runs))  # fmt: skip
+    base = [statistics.median(kind) for kind in zip(*taken["python -c pass"], strict=True)]
     for name, values in taken.items():
-        median = statistics.median(values)
-        print("%-24s %7.1f ms   ratio %5.2f" % (name, median * 1000, median / base))
+        wall, used = (statistics.median(kind) for kind in zip(*values, strict=True))
+        print("%-24s %6.1f ms   ratio %5.2f      processor %6.1f ms   ratio %5.2f" % (
+            name, wall * 1000, wall / base[0], used * 1000, used / base[1]))  # fmt: skip
     trees.undo()
     return 0
 
