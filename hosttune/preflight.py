@@ -94,13 +94,15 @@ def devices(host: Host, profile: Profile, engines: tuple[str, ...]) -> list[Find
 
 def models(host: Host, profile: Profile, engines: tuple[str, ...]) -> list[Finding]:
     """The models of these engines are staged and whole, by their manifests."""
-    from .core.stage import status
+    from .core.stage import declared, manifest, status
 
-    wanted = {str(profile.engines[name]["model"]).partition("/")[0] for name in engines}
-    declared = {name: str(m["source"]) for name, m in profile.models.items() if not engines or name in wanted}
-    if not declared:
+    needed = {str(profile.engines[name]["model"]).partition("/")[0] for name in engines}
+    wanted = [declared.wanted(host, profile, name) for name in profile.models if not engines or name in needed]
+    if not wanted:
         return [finding("HT501", SKIP, "models", "no staged model is needed")]
-    return [f for f in status.of_sources(host, declared).findings if f.subject in declared or f.status != WARN]
+    names = {one.name for one in wanted}
+    found = status.status(host, wanted).findings
+    return [f for f in found if manifest.model_of(f.subject) in names or f.status != WARN]
 
 
 def serving(host: Host, profile: Profile, engines: tuple[str, ...]) -> list[Finding]:

@@ -15,7 +15,8 @@ import pytest
 from hosttune.core.live import LiveHost
 from hosttune.core.model import Report
 from hosttune.core.profile import Profile
-from hosttune.core.stage import declared, manifest, verify
+from hosttune.core.stage import declared, manifest, status, verify
+from hosttune.core.stage.plan import Wanted
 from tests.kernel import mission
 from tests.kernel.container import REPOSITORY
 from tests.kernel.view import mount, scratch, unmount
@@ -45,6 +46,11 @@ def model() -> Path:
 
 def bring(name: str, folder: Path | str, **more: object) -> Report:
     return declared.bring(LiveHost(), Profile(), name, str(folder), **more)  # type: ignore[arg-type]
+
+
+def seen(sources: dict[str, str]) -> Report:
+    """`stage status` of models by name and source."""
+    return status.status(LiveHost(), [Wanted(name, spec) for name, spec in sources.items()])
 
 
 def ids(report: Report, *statuses: str) -> set[str]:

@@ -20,7 +20,7 @@ from hosttune.core.profile import Profile, validate
 from hosttune.core.stage import declared, drop, manifest, pages, progress, space, status, tmpfs, verify
 from tests.kernel.conftest import MakeContainer
 from tests.kernel.container import REPOSITORY
-from tests.kernel.staged import FILES, MOUNT, bring, command, ids, is_whole, kill, scratched
+from tests.kernel.staged import FILES, MOUNT, bring, command, ids, is_whole, kill, scratched, seen
 from tests.kernel.staged import model as model  # fixtures
 from tests.kernel.staged import shm as shm
 from tests.kernel.view import mount, scratch
@@ -170,8 +170,7 @@ def test_damage_by_name_size_or_time_is_told_and_only_that_is_copied_again(model
     shard, config = MOUNT / "tiny/model-00002-of-00003.safetensors", MOUNT / "tiny/config.json"
     shard.write_bytes(b"short")
     config.unlink()
-    seen = status.of_sources(LiveHost(), {"tiny": str(model)})
-    assert "HT502" in ids(seen, "fail")
+    assert "HT502" in ids(seen({"tiny": str(model)}), "fail")
     copied: list[str] = []
     bring("tiny", model, told=lambda now: copied.append(now.file) if now.event == "file" else None)
     assert sorted(copied) == ["config.json", shard.name]

@@ -15,7 +15,7 @@ from hosttune.core.live import LiveHost
 from hosttune.core.model import Report
 from hosttune.core.profile import Profile, validate
 from hosttune.core.stage import declared, drop, manifest, nodes, pages, space, status, tmpfs, verify
-from tests.kernel.staged import FILES, MOUNT, bring, ids, is_whole, kill, scratched
+from tests.kernel.staged import FILES, MOUNT, bring, ids, is_whole, kill, scratched, seen
 from tests.kernel.staged import model as model  # fixtures
 from tests.kernel.staged import shm as shm
 from tests.kernel.view import scratch, unmount
@@ -143,7 +143,7 @@ def test_model_that_is_in_use_is_never_evicted_and_declared_ones_go_last(model: 
 
 def test_wipe_is_told_from_a_reboot_and_from_what_was_never_staged(model: Path) -> None:
     def said() -> set[str]:
-        return ids(status.of_sources(LiveHost(), {"tiny": str(model)}), "fail") - {"HT507"}
+        return ids(seen({"tiny": str(model)}), "fail") - {"HT507"}
 
     assert said() == {"HT501"}
     bring("tiny", model)
@@ -151,7 +151,7 @@ def test_wipe_is_told_from_a_reboot_and_from_what_was_never_staged(model: Path) 
     assert said() == {"HT509"}
     record = Path(manifest.record_path("tiny"))
     record.write_text(json.dumps({**json.loads(record.read_text()), "boot": "another"}))
-    (found,) = [f for f in status.of_sources(LiveHost(), {"tiny": str(model)}).findings if f.id == "HT501"]
+    (found,) = [f for f in seen({"tiny": str(model)}).findings if f.id == "HT501"]
     assert "since the machine was started anew" in found.summary
     bring("tiny", model)
     drop.drop(LiveHost(), "tiny")
@@ -170,7 +170,7 @@ def test_verify_finds_one_wrong_byte_and_repair_copies_its_chunk_alone() -> None
     bring("tiny", model)
     file = MOUNT / "tiny/m.gguf"
     scratched(file, 40 << 20)
-    assert ids(status.of_sources(LiveHost(), {}), "fail") == set()
+    assert ids(seen({}), "fail") == set()
     (found,) = verify.verify(LiveHost(), []).findings
     assert (found.id, found.status) == ("HT502", "fail") and file.name in found.have
     assert found.hint.command == "hosttune stage verify --repair tiny"
@@ -190,8 +190,7 @@ def test_repair_that_is_killed_is_told_and_the_next_add_copies_that_file_alone()
     bring("tiny", model)
     scratched(MOUNT / "tiny/m.gguf", 5 << 20)
     kill("repair", ("chunks", "write", 2, "after"))
-    seen = status.of_sources(LiveHost(), {"tiny": str(model)})
-    assert "HT502" in ids(seen, "fail")
+    assert "HT502" in ids(seen({"tiny": str(model)}), "fail")
     copied: list[str] = []
     bring("tiny", model, told=lambda now: copied.append(now.file) if now.event == "file" else None)
     assert copied == ["m.gguf"]

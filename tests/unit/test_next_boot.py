@@ -96,6 +96,12 @@ HEADER = b'{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
 WHOLE = (len(HEADER)).to_bytes(8, "little") + HEADER + b"\0\0\0\1"
 
 
+def test_a_model_of_another_machine_needs_that_machine_at_boot() -> None:
+    found = judged({"dirs": {WANTS: UNITS}}, {"models": {"m": {"source": "ssh:nas:/srv/m"}}})
+    (told,) = [f for f in found if f.id == "HT710"]
+    assert told.status == WARN and "has to answer when this one boots" in told.summary
+
+
 @pytest.mark.parametrize(
     ("size", "units", "status"), [(len(WHOLE), UNITS, OK), (len(WHOLE) - 1, UNITS, FAIL), (len(WHOLE), UNITS[:2], WARN)]
 )

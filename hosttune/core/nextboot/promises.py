@@ -22,6 +22,10 @@ def models(host: Host, profile: Profile, caches: Sequence[str]) -> List[Finding]
     names = list_or_empty(host, WANTS)
     found = []
     for name, spec in declared.sources(profile).items():
+        if source.ssh_of(spec) and STAGE_UNIT in names:
+            words = "it comes from another machine, which has to answer when this one boots"
+            found.append(finding("HT710", WARN, name, words, have=spec, want="whole on a disk of this machine"))
+            continue
         try:
             read = source.read(host, spec, caches)
             whole.refuse_unless_whole(host, read)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Dict, List, Mapping, Sequence
+from typing import Dict, List, Sequence
 
 from ..catalogue import finding
 from ..host import Host
@@ -13,11 +13,6 @@ from . import findings, manifest, nodes, pages, plan, space, tmpfs
 from .pages import Look
 from .plan import Wanted
 from .tmpfs import Place
-
-
-def of_sources(host: Host, sources: Mapping[str, str], caches: Sequence[str] = ()) -> Report:
-    """status() of models by name and source alone."""
-    return status(host, [Wanted(name, spec, tuple(caches)) for name, spec in sources.items()])
 
 
 def status(host: Host, declared: Sequence[Wanted], look: Look = pages.unseen) -> Report:
