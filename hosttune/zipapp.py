@@ -25,7 +25,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-from .core import __version__
+from .core import __version__, corezip
 from .core.model import Refused
 
 LIBRARIES = ("click", "h11", "jinja2", "markupsafe", "nvidia-ml-py", "pyudev", "pyyaml", "rich")
@@ -50,16 +50,24 @@ def _made(contents: Sequence[tuple[str, bytes]]) -> bytes:
     out = io.BytesIO()
     out.write(b"#!/usr/bin/env python3\n")
     with zipfile.ZipFile(out, "a", zipfile.ZIP_DEFLATED) as archive:
-        for name, data in contents:
+        for name, data in _compiled(contents):
             _add(archive, name, data)
-            if name.endswith(".py") and name != "__main__.py":
-                _add(archive, name + "c", _bytecode(name, data))
+        core = corezip.zipped(sorted(_compiled(list(corezip.sources()))))
+        _add(archive, "hosttune/core/" + corezip.READY, core, zipfile.ZIP_STORED)
     return out.getvalue()
 
 
-def _add(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
+def _compiled(contents: Sequence[tuple[str, bytes]]) -> Iterator[tuple[str, bytes]]:
+    """The same with bytecode behind each source. __main__.py of the whole file is only ever run as a source."""
+    for name, data in contents:
+        yield name, data
+        if name.endswith(".py") and name != "__main__.py":
+            yield name + "c", _bytecode(name, data)
+
+
+def _add(archive: zipfile.ZipFile, name: str, data: bytes, how: int = zipfile.ZIP_DEFLATED) -> None:
     entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
-    entry.compress_type = zipfile.ZIP_DEFLATED
+    entry.compress_type = how
     entry.external_attr = 0o644 << 16
     archive.writestr(entry, data)
 

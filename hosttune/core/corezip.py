@@ -4,8 +4,8 @@
 Nothing is installed and nothing is written to a disk over there: a fixed program text (`BOOTSTRAP`) reads the zip into
 memory and imports from it. Data never stands in argv, where every user of that machine could read it.
 
-    standard input:   LENGTH of the zip in decimal, a line feed, the zip, a JSON request up to the end of file
-    standard output:  one JSON answer (hosttune/core/__main__.py)
+    standard input:   LENGTH of the zip in decimal, a line feed, the zip, then JSON requests, a line each
+    standard output:  a JSON answer for each, a line (hosttune/core/__main__.py)
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ import json
 import re
 import zipfile
 from importlib.resources import files
-from typing import Any, Iterator, List, Mapping, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from . import __version__
 
+READY = "travelling.zip"
+"""A zipapp holds there, beside these files, what build() would make, with the bytecode of the Python that it was made by."""
 BOOTSTRAP = """\
 import os, sys
 if sys.version_info < (3, 9):
@@ -62,14 +64,16 @@ def build() -> bytes:
     """The zip: all of hosttune/core under that name, byte for byte the same for the same sources.
 
     It is made of the running copy, also when that copy lies in a zip itself (an Ansible module, a zipapp): the core can
-    always send itself on, from a controller to a host and from there into a container.
+    always send itself on, from a controller to a host and from there into a container. A zipapp has it ready.
     """
-    return _zip(sorted(_sources()))
+    ready = _here().joinpath(READY)
+    return ready.read_bytes() if ready.is_file() else zipped(sorted(sources()))
 
 
-def _zip(sources: List[Tuple[str, bytes]], how: int = zipfile.ZIP_DEFLATED) -> bytes:
+def zipped(sources: List[Tuple[str, bytes]], how: int = zipfile.ZIP_DEFLATED) -> bytes:
+    """A zip of (name, data), the same bytes whenever it is made. Compressed little: making it is what takes the time."""
     out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", how) as archive:
+    with zipfile.ZipFile(out, "w", how, compresslevel=1) as archive:
         for name, data in sources:
             entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
             entry.compress_type = how
@@ -103,43 +107,57 @@ def archive() -> bytes:
     than a module's own imports.
     """
     head = [("__main__.py", b"import sys\n\nfrom hosttune.core.boot import main\n\nsys.exit(main(sys.argv[1:]))\n")]
-    here = dict(_sources())
-    names = ["hosttune/__init__.py", *closure("hosttune/core/boot.py", here)]
     # Not compressed: it lies on a disk, and each check makes it anew to compare digests.
-    return _zip(head + [(name, here[name]) for name in names], zipfile.ZIP_STORED)
+    return zipped([*head, _INIT, *sorted(closure("hosttune/core/boot.py", _read).items())], zipfile.ZIP_STORED)
 
 
-def closure(start: str, sources: Mapping[str, bytes]) -> List[str]:
-    """Every file that a file of `sources` imports by relative imports, wherever in it they stand, itself included."""
-    found: List[str] = []
+def closure(start: str, read: Callable[[str], Optional[bytes]]) -> Dict[str, bytes]:
+    """Every file that a file imports by relative imports, wherever in it they stand, itself included. read: the text of a
+    file, None when there is none of that name."""
+    found: Dict[str, bytes] = {}
     waiting = [start]
     while waiting:
         name = waiting.pop()
-        if name in found or name not in sources:
+        text = None if name in found else read(name)
+        if text is None:
             continue
-        found.append(name)
+        found[name] = text
         package = name.split("/")[:-1]
         waiting += ["/".join(package[:depth]) + "/__init__.py" for depth in range(2, len(package) + 1)]
-        for dots, module, imported in _RELATIVE_IMPORT.findall(sources[name].decode()):
+        for dots, module, imported in _RELATIVE_IMPORT.findall(text.decode()):
             base = package[: len(package) - len(dots) + 1] + (module.split(".") if module else [])
             names = [base] + [base + words.split()[:1] for words in imported.strip("()").split(",")]
             waiting += ["/".join(parts) + end for parts in names for end in (".py", "/__init__.py")]
-    return sorted(found)
+    return found
 
 
 _RELATIVE_IMPORT = re.compile(r"^[ \t]*from (\.+)([\w.]*) import (\([^)]*\)|.*)$", re.MULTILINE)
 """Parsing fifty files for what a pattern finds would be most of what a check costs; a test compares the two."""
 
 
-def _sources() -> Iterator[Tuple[str, bytes]]:
-    yield "hosttune/__init__.py", b'__version__ = "%s"\n' % __version__.encode()
-    yield from _python_files(files(__package__), "hosttune/core")
+@functools.cache
+def _here() -> Any:
+    """The folder of these files. Kept: one in a zip reads the list of all names for each new one."""
+    return files(__package__)
+
+
+def _read(name: str) -> Optional[bytes]:
+    path = _here().joinpath(*name.split("/")[2:])
+    return path.read_bytes() if path.is_file() else None
+
+
+def sources() -> Iterator[Tuple[str, bytes]]:
+    """Every file of the core by the name that it is imported by."""
+    yield _INIT
+    yield from _python_files(_here(), "hosttune/core")
+
+
+_INIT = ("hosttune/__init__.py", b'__version__ = "%s"\n' % __version__.encode())
 
 
 def _python_files(folder: Any, name: str) -> Iterator[Tuple[str, bytes]]:
     for entry in folder.iterdir():
         if entry.is_dir():
-            if entry.name != "__pycache__":
-                yield from _python_files(entry, "%s/%s" % (name, entry.name))
-        elif entry.name.endswith((".py", ".pyc")):  # bytecode beside its source: what the zipapp brings along
+            yield from _python_files(entry, "%s/%s" % (name, entry.name))
+        elif entry.name.endswith(".py"):
             yield "%s/%s" % (name, entry.name), entry.read_bytes()
