@@ -17,7 +17,7 @@ from hosttune.core.live import LiveHost
 from hosttune.core.lxc import models as in_container
 from hosttune.core.model import Refused
 from hosttune.core.profile import Profile, validate
-from hosttune.core.stage import declared, drop, manifest, pages, progress, space, status, tmpfs, verify
+from hosttune.core.stage import declared, drop, manifest, pages, progress, space, tmpfs, verify
 from tests.kernel.conftest import MakeContainer
 from tests.kernel.container import REPOSITORY
 from tests.kernel.staged import FILES, MOUNT, bring, command, ids, is_whole, kill, scratched, seen

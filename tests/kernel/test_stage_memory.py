@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from hosttune import preflight
 from hosttune.core.live import LiveHost
 from hosttune.core.model import Report
 from hosttune.core.profile import Profile, validate
-from hosttune.core.stage import declared, drop, manifest, nodes, pages, space, status, tmpfs, verify
+from hosttune.core.stage import declared, drop, manifest, nodes, pages, space, tmpfs, verify
 from tests.kernel.staged import FILES, MOUNT, bring, ids, is_whole, kill, scratched, seen
 from tests.kernel.staged import model as model  # fixtures
 from tests.kernel.staged import shm as shm
@@ -45,6 +46,8 @@ def test_model_is_bound_to_a_node_and_placed_anew_when_the_profile_says_otherwis
     assert policy(shard) == "bind:%d" % node
     is_whole("tiny", FILES)
     assert not placed("tiny", model, "node:%d" % node).changed
+    profile = validate({"models": {"tiny": {"source": str(model), "placement": "node:%d" % node}}})
+    assert {f.status for f in preflight.models(LiveHost(), profile, ())} <= {"ok", "skip"}
     kill_folder = plain(scratch("model"), FILES)
     drop.drop(LiveHost(), "tiny")
     kill(kill_folder, ("add", "_record", 4, "after"))
