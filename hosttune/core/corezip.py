@@ -122,13 +122,19 @@ def closure(start: str, read: Callable[[str], Optional[bytes]]) -> Dict[str, byt
         if text is None:
             continue
         found[name] = text
-        package = name.split("/")[:-1]
-        waiting += ["/".join(package[:depth]) + "/__init__.py" for depth in range(2, len(package) + 1)]
-        for dots, module, imported in _RELATIVE_IMPORT.findall(text.decode()):
-            base = package[: len(package) - len(dots) + 1] + (module.split(".") if module else [])
-            names = [base] + [base + words.split()[:1] for words in imported.strip("()").split(",")]
-            waiting += ["/".join(parts) + end for parts in names for end in (".py", "/__init__.py")]
+        waiting += imported(name, text)
     return found
+
+
+def imported(name: str, text: bytes) -> List[str]:
+    """The names of the files that may be meant by the relative imports of this one, and of the packages that it lies in."""
+    package = name.split("/")[:-1]
+    names = ["/".join(package[:depth]) + "/__init__.py" for depth in range(2, len(package) + 1)]
+    for dots, module, words in _RELATIVE_IMPORT.findall(text.decode()):
+        base = package[: len(package) - len(dots) + 1] + (module.split(".") if module else [])
+        paths = [base] + [base + word.split()[:1] for word in words.strip("()").split(",")]
+        names += ["/".join(parts) + end for parts in paths for end in (".py", "/__init__.py")]
+    return names
 
 
 _RELATIVE_IMPORT = re.compile(r"^[ \t]*from (\.+)([\w.]*) import (\([^)]*\)|.*)$", re.MULTILINE)
