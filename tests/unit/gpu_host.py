@@ -25,8 +25,9 @@ EnableResizableBar: 0
 RegistryDwords: ""
 """
 """Of /proc/driver/nvidia/params, what the tests need."""
-UNITS = ("/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system")
-FOLDERS = [f"{root}/{name}" for name in ("modprobe.d", "udev/rules.d") for root in ("/etc", "/run", "/usr/local/lib", "/usr/lib", "/lib")]
+ROOTS = ("/etc", "/run", "/usr/local/lib", "/usr/lib", "/lib")
+UNITS = [f"{root}/systemd/system" for root in ROOTS]
+FOLDERS = [f"{root}/{name}" for name in ("modprobe.d", "udev/rules.d") for root in ROOTS]
 
 BELOW = json.loads((Path(__file__).parents[1] / "cases" / "knobs_host" / "base.json").read_text())
 HOST: dict[str, Any] = {
