@@ -77,5 +77,7 @@ def machine(pci: Sequence[Mapping[str, Any]], over: Mapping[str, Any]) -> dict[s
 
 def _function(row: dict[str, Any]) -> PciFunction:
     """JSON has no hexadecimal numbers: registers are written as texts, "0x293f"."""
-    words: dict[str, Any] = {key: int(value, 16) if str(value).startswith("0x") else value for key, value in row.items()}
+    words: dict[str, Any] = {
+        key: int(value, 16) if str(value).startswith("0x") else value for key, value in row.items()
+    }
     return port(**words) if words.pop("port", False) else PciFunction(**words)
