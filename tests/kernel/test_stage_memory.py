@@ -74,6 +74,17 @@ def test_one_copy_a_node_comes_from_the_first_and_all_of_it_goes_with_the_model(
     assert list(MOUNT.iterdir()) == [MOUNT / ".hosttune"] and list((MOUNT / ".hosttune").iterdir()) == []
 
 
+def test_all_copies_fit_or_none_is_made(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = str(nodes.with_memory(LiveHost())[0])
+    both = (nodes.Copy("tiny", node), nodes.Copy("tiny@node1", node))
+    monkeypatch.setattr(nodes, "copies", lambda host, name, placement: both)
+    size = sum(len(data) for data in FILES.values())
+    narrow(monkeypatch, size + size // 2)
+    (found, *_) = placed("tiny", model, "per-node").findings
+    assert found.id == "HT503" and not MOUNT.exists()
+    assert space.size_text(2 * size) + " are wanted" in found.summary
+
+
 def test_status_tells_pages_and_nodes_as_the_kernel_shows_them() -> None:
     if not Path(tmpfs.THP).exists():
         pytest.skip("this kernel has no huge pages for shared memory")

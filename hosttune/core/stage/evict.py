@@ -38,7 +38,7 @@ def choose(host: Host, place: Place, model: str, node: str, declared: Collection
             staged = None
         folders = [f for f in (manifest.folder_of(name), manifest.partial_path(name)) if manifest.exists(host, f)]
         if staged is not None and node and staged.node not in ("", node):
-            continue  # it would free another node's memory
+            continue  # it would free the memory of another node
         rank = 0 if staged is None else 2 if manifest.model_of(name) in declared else 1
         found.append(Evictable(name, sum(manifest.bytes_below(host, f) for f in folders), (rank, staged.at if staged else 0.0)))
     chosen: List[Evictable] = []

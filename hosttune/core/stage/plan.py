@@ -93,17 +93,26 @@ def plan(host: Host, wanted: Wanted, copy: Optional[Copy] = None) -> Plan:
     freed, there = _freed(host, copy.name, kept), here.mounted.used if here.mounted else 0
     now = replace(space.memory(host), engines=wanted.engines)
     need = sum(file.size for file in todo)
-    size = _size(here, there - freed, need, given.size + wanted.others, there + now.room)
-    seen = Plan(copy.name, given, here, staged, kept, todo, freed, size, space.fit(need, freed, there, now), copy.node, doubts)
+    total = need + given.size * _copies_to_come(host, wanted, copy)
+    size = _size(here, there - freed, total, given.size + wanted.others, there + now.room)
+    seen = Plan(copy.name, given, here, staged, kept, todo, freed, size, space.fit(total, freed, there, now), copy.node, doubts)
     if not seen.too_much and copy.node and need - freed > nodes.room(host, copy.node):
         seen = replace(seen, too_much="%s are wanted and NUMA node %s has room for %s" % (
             space.size_text(need), copy.node, space.size_text(nodes.room(host, copy.node) + freed)))
     if seen.too_much:
-        short = need - freed - (min(now.left, nodes.room(host, copy.node)) if copy.node else now.left)
+        short = total - freed - now.left
+        if copy.node:
+            short = max(short, need - freed - nodes.room(host, copy.node))
         gone = evict.choose(host, here, wanted.name, copy.node, wanted.declared, short)
         less = there - freed - sum(one.size for one in gone)
-        seen = replace(seen, evictable=gone, size=_size(here, less, need, given.size + wanted.others, there + now.room))
+        seen = replace(seen, evictable=gone, size=_size(here, less, total, given.size + wanted.others, there + now.room))
     return seen
+
+
+def _copies_to_come(host: Host, wanted: Wanted, copy: Copy) -> int:
+    """How many copies after this one are not in memory yet: all shall fit before the first is made."""
+    names = [one.name for one in nodes.copies(host, wanted.name, wanted.placement)]
+    return sum(1 for name in names[names.index(copy.name) + 1 :] if manifest.raw(host, name) is None)
 
 
 def _source(host: Host, wanted: Wanted, copy: Copy, staged: Optional[Manifest]) -> Source:
