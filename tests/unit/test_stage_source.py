@@ -122,6 +122,8 @@ def test_what_is_no_whole_model_is_refused_with_the_place(what: str, tmp_path: P
         ("hf:org/other@main", "is not in the Hugging Face cache here", "hf download org/other --revision main"),
         ("hf:org/tiny@v2", "is not in the Hugging Face cache here", "hf download org/tiny --revision v2"),
         ("models/x", "is no absolute path", ""),
+        ("ssh:-oProxyCommand=x:/a", "is no absolute path", ""),
+        ("ssh:host:relative", "is no absolute path", ""),
         ("/nonexistent/model", "cannot be read", "ls -lL /nonexistent/model"),
         ("/etc/hostname", "is no directory", "config.json"),
     ],

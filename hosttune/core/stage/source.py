@@ -31,6 +31,7 @@ _SNAPSHOT = re.compile(r"(?P<cache>.*)/models--[^/]+/snapshots/(?P<commit>[0-9a-
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 _SHA1 = re.compile(r"[0-9a-f]{40}\Z")
 _HUB = re.compile(r"hf:(?P<repo>[^@\s]+)@(?P<revision>\S+)\Z")
+_SSH = re.compile(r"ssh:(?P<machine>[^-\s:][^\s:]*):(?P<folder>/.+)\Z", re.DOTALL)
 AGAIN = "download it again, or name another directory with --source"
 
 
@@ -113,9 +114,9 @@ def hub_of(spec: str) -> Optional[Tuple[str, str]]:
 
 
 def ssh_of(spec: str) -> Optional[Tuple[str, str]]:
-    """(machine, directory) of ssh:HOST:/DIRECTORY, None for another source."""
-    machine, colon, folder = spec[len("ssh:"):].partition(":/")
-    return (machine, "/" + folder) if spec.startswith("ssh:") and colon and machine else None
+    """(machine, directory) of ssh:HOST:/DIRECTORY, None for another source. No HOST is an option of ssh."""
+    found = _SSH.match(spec)
+    return (found["machine"], found["folder"]) if found else None
 
 
 def _snapshot(host: Host, repo: str, revision: str, caches: Sequence[str]) -> str:
