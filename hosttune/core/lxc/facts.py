@@ -143,11 +143,11 @@ def _document(host: Host, ct_id: str) -> Tuple[Document, float]:
 
 
 def _unprivileged(document: Document) -> bool:
-    """`unprivileged: 1`, or an id map of any kind."""
+    """`unprivileged` with any word but one for no (as in entries.py), or an id map of any kind."""
     if any(line.kind == RAW and line.key == "lxc.idmap" for line in document.main):
         return True
     line = effective_keys(document.main).get("unprivileged")
-    return bool(line) and line is not None and line.kind != DROPPED and truth(line.value) == "1"
+    return bool(line) and line is not None and line.kind != DROPPED and truth(line.value) != "0"
 
 
 def _init(host: Host, ct_id: str) -> Optional[int]:
