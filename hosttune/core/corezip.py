@@ -151,7 +151,11 @@ def _read(name: str) -> Optional[bytes]:
     path = _here()
     for part in name.split("/")[2:]:  # one at a time: in a zip, Python 3.9 takes no more
         path = path.joinpath(part)
-    return path.read_bytes() if path.is_file() else None
+    try:
+        data: bytes = path.read_bytes()  # in a zip, Python 3.9 calls everything a file, and KeyError what is not there
+    except (OSError, KeyError):
+        return None
+    return data
 
 
 def sources() -> Iterator[Tuple[str, bytes]]:
