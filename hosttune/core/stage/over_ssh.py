@@ -17,6 +17,7 @@ import queue
 import shlex
 import subprocess
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any, Callable, Dict, Iterator, List, Sequence
 
@@ -24,7 +25,7 @@ from .. import corezip
 from ..host import Host
 from ..live import LiveHost
 from ..model import Refused
-from .copy import CHUNK, Copied, Job, reserve
+from .copy import CHUNK, Copied, Job, reserve, threads_here
 from .pace import FREE, Bucket, Pace
 from .source import Doubt, File, NotWhole, Source, ssh_of
 
@@ -140,8 +141,8 @@ def copy(machine: str, jobs: Sequence[Job], whole: Callable[[Copied], None], tic
     whole(copied) for each file that is whole, tick(bytes so far) some times a second, both in the calling thread. Raises
     OSError (ENOSPC: nothing was copied yet) and Refused for a file that vanishes or changes, and when the connection ends.
     """
-    for job in jobs:
-        reserve(job)
+    with ThreadPoolExecutor(threads_here()) as pool:
+        list(pool.map(reserve, jobs))
     run = _Run(machine, sorted(jobs, key=lambda job: -job.size), pace)
     threads = [threading.Thread(target=run.work) for _ in range(min(CONNECTIONS, len(jobs)))]
     try:
@@ -185,7 +186,7 @@ class _Run:
                     except queue.Empty:
                         break
                     self.done.put(self._file(talk, job))
-        except (OSError, Refused) as e:
+        except Exception as e:  # whatever it is, the calling thread raises it
             with self.lock:
                 self.failed += [] if self.stop else [e]
             self.end()
@@ -225,7 +226,11 @@ class _Run:
         line = talk.stdout.readline()
         if not line:
             raise self._ended(talk, job)
-        told = json.loads(line)
+        try:
+            told = dict(json.loads(line))
+        except (ValueError, TypeError):
+            raise Refused("it gave an answer that is none of hosttune's", "%s:%s" % (self.machine, job.source),
+                          "ssh %s true must print nothing" % self.machine)
         if told.get("error"):
             raise Refused(str(told["error"]), "%s:%s" % (self.machine, job.source), "run this again: whole files are kept")
         copied = self._bytes(talk, job)
