@@ -143,14 +143,23 @@ def sync_(ct_ids: tuple[str, ...], every: bool, dry_run: bool, restart: str | No
         policy = restart or (profile.containers[ct_id].restart if ct_id in profile.containers else "never")
         wanted = _wanted(host, profile, ct_id, words)
         report = sync.sync(host, ct_id, wanted, policy, dry_run, prove=cuda.starts, quorum=quorum)
-        return output.emit(_allowed(report, policy, dry_run), profile)
+        return _told(output, _allowed(report, policy, dry_run), profile)
     ids = dict.fromkeys((*profile.containers, *fleet.with_gpus(host)) if every else ct_ids)
     given = vms.assigned(host)
     orders = {ct_id: _order(host, profile, ct_id, words, restart, given) for ct_id in ids}
     reports = fleet.sync_each(host, orders, dry_run, cuda.starts, quorum)
     reports = [_allowed(report, orders[ct_id].restart, dry_run) for ct_id, report in zip(orders, reports, strict=True)]
     mode = "plan" if dry_run else "apply"
-    return output.emit(fleet.merged(reports, "lxc sync", host.uname()[0], mode), profile)
+    return _told(output, fleet.merged(reports, "lxc sync", host.uname()[0], mode), profile)
+
+
+def _told(output: Output, report: Report, profile: Profile) -> int:
+    """Print the report, below it how each file is put back without hosttune, and return the exit code."""
+    code = output.emit(report, profile)
+    if output.format == "text":
+        for line in filter(None, report.facts.get("restore", "").split("\n")):
+            click.echo("to put it back without hosttune:  " + line)
+    return code
 
 
 def _order(host: Host, profile: Profile, ct_id: str, words: dict[str, Any], restart: str | None,

@@ -10,6 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -156,6 +157,9 @@ def test_a_quorum_that_is_late_is_waited_for_and_one_that_does_not_come_is_not_w
     late.join()
     assert done.returncode == 0, done.stderr + done.stdout
     assert "c 511:* rwm" in path.read_text() and "c 509" not in path.read_text()
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("to put it back without hosttune:  "))
+    copy = line.split("  ")[1].split()
+    assert copy[0] == "cp" and copy[-1] == str(path) and Path(copy[-2]).read_bytes() == before
     node.lab("quorum", "off")
     quiet = hosttune("sync", "363", "--wait-quorum", "60")
     assert quiet.returncode == 0 and "quorum" not in quiet.stderr, "with nothing to write there is nothing to wait for"

@@ -80,3 +80,11 @@ def test_a_form_that_makes_starts_depend_on_nodes_is_said_unless_it_is_declared(
     for words, said in (([], True), (["--required"], False)):
         main(["lxc", "preview", STALE, "--devices", recorded, "--form", "dev", "--gpus", "0", *words])
         assert ("HT434" in capsys.readouterr().err) is said
+
+
+def test_the_version_decides_which_lines_are_kept(numbers: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    copy = tmp_path / "300.conf"
+    copy.write_text("lxc.environment.runtime: A=1\n")
+    for version, code in (("5.3.5", 1), ("6.1.10", 0)):
+        assert main(["lxc", "preview", str(copy), "--devices", numbers, "--pve-container", version]) == code
+        assert ("HT422" in capsys.readouterr().err) is bool(code)

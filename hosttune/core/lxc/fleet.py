@@ -39,8 +39,10 @@ def sync_each(host: Host, orders: Mapping[str, Order], dry_run: bool = False, pr
 
 def merged(reports: Sequence[Report], command: str, machine: str, mode: str) -> Report:
     """One report of several."""
-    return Report(command, machine, {}, tuple(f for r in reports for f in r.findings), tuple(s for r in reports for s in r.steps),
-                  tuple(a for r in reports for a in r.actions), _effects(reports), any(r.changed for r in reports), mode)
+    facts = {"restore": "\n".join(r.facts["restore"] for r in reports if r.facts.get("restore"))}
+    findings = tuple(f for r in reports for f in r.findings)
+    steps, actions = tuple(s for r in reports for s in r.steps), tuple(a for r in reports for a in r.actions)
+    return Report(command, machine, facts, findings, steps, actions, _effects(reports), any(r.changed for r in reports), mode)
 
 
 def _effects(reports: Sequence[Report]) -> Tuple[Mapping[str, object], ...]:

@@ -54,7 +54,7 @@ def find(host: Host, ct_id: str, version: Optional[Tuple[int, ...]] = None) -> C
     path = "%s/%s.conf" % (PVE_FOLDER, ct_id)
     data = bytes_or_none(host, path)
     if data is not None:
-        document = parse(data, PVE, _pve_major(pve_container(host) if version is None else version), path)
+        document = parse(data, PVE, pve_major(pve_container(host) if version is None else version), path)
         return Config(ct_id, path, data, document, "/run/lock/lxc/pve-config-%s.lock" % ct_id)
     nodes = list_or_empty(host, "/etc/pve/nodes")
     for node in nodes:
@@ -99,7 +99,7 @@ def pve_container(host: Host) -> Optional[Tuple[int, ...]]:
     return tuple(int(number) for number in numbers) or None
 
 
-def _pve_major(version: Optional[Tuple[int, ...]]) -> int:
+def pve_major(version: Optional[Tuple[int, ...]]) -> int:
     """Proxmox VE 7, 8, 9 carry pve-container 4, 5, 6."""
     return min(9, max(7, version[0] + 3)) if version else 9
 

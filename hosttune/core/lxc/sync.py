@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Callable, List, Optional, Sequence, Tuple
 
-from .. import engine
+from .. import engine, journal
 from ..catalogue import finding
 from ..devices import DeviceTable
 from ..host import Host
@@ -37,7 +37,7 @@ def preview(data: bytes, path: str, wanted: Wanted, devices: DeviceTable, subjec
 
     Returns the report (its one step holds before and after) and the new bytes. Raises Refused.
     """
-    document = parse(data, store.guess_dialect(path, data), path=path)
+    document = parse(data, store.guess_dialect(path, data), store.pve_major(devices.pve_container), path)
     planned = plan(document, wanted, devices, subject)
     steps: Tuple[Step, ...] = ()
     if planned.changes:
@@ -90,9 +90,16 @@ def sync(host: Host, ct_id: str, wanted: Wanted, restart: str = NEVER, dry_run: 
         return _report("lxc sync", host, before, mode="apply")
     after = outlook(host, ct_id, wanted, devices)
     proof = tuple(prove(host, after.config, len(after.gpus))) if prove and after.pid and after.gpus and not failed else ()
-    return Report("lxc sync", host.uname()[0], {"changes": "\n".join(before.edit.changes)},
+    facts = {"changes": "\n".join(before.edit.changes), "restore": _restore_line(host, before.step) if wrote else ""}
+    return Report("lxc sync", host.uname()[0], facts,
                   tuple(failed) + after.findings + proof, (before.step,) if before.step and wrote else (), tuple(done),
                   tuple(host.effects), wrote or bool(done), "apply")
+
+
+def _restore_line(host: Host, step: Optional[Step]) -> str:
+    """The shell line that puts the file back as it was, without hosttune; "" where the journal does not tell."""
+    made = [e for e in journal.entries(host) if step and e.step.target == step.target and e.backup]
+    return journal.restore_line(made[-1]) if made else ""
 
 
 def live(host: Host, ct_id: str, wanted: Wanted, dry_run: bool = False) -> Report:
