@@ -24,7 +24,8 @@ _GPU_NODE = re.compile(r"/dev/nvidia(\d+)\Z")
 _STATIC_PATH = re.compile(
     r"/dev/(tty.*|serial(/.*)?|bus(/.*)?|net(/.*)?|fuse|kvm|vhost-net|vhost-vsock|uinput|input(/.*)?|snd(/.*)?|dri(/.*)?"
     r"|video\d+|dvb(/.*)?|null|zero|full|u?random|console|ptmx|pts(/.*)?|shm(/.*)?|mqueue(/.*)?|hugepages.*|loop.*|"
-    r"mapper(/.*)?|disk(/.*)?|zvol(/.*)?|log)\Z")
+    r"mapper(/.*)?|disk(/.*)?|zvol(/.*)?|log|fb\d+|nvram|uhid|hwrng|autofs|cuse|ppp|kmsg|rfkill|i2c-\d+|sg\d+|vfio/vfio|"
+    r"btrfs-control|(sd|vd|sr|nbd|md|dm-|mmcblk).*|nvme\d+n\d+.*)\Z")
 
 
 @dataclass(frozen=True)

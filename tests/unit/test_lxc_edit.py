@@ -366,3 +366,47 @@ def without_managed(document: doc.Document) -> tuple[object, ...]:
     keys = {key: value for key, value in main.keys.items() if not (key.startswith("dev") and "/dev/nvidia" in value)}
     raw = [pair for pair in main.raw if pair[0] != "lxc.cgroup2.devices.allow" and "/dev/nvidia" not in pair[1]]
     return main.notes, keys, raw
+
+
+# ---- lines that do something else than their writer meant
+
+TRAPS = {
+    "pending raw": (b"lxc.cap.drop:\n\n[pve:pending]\nmemory: 5\nlxc.cgroup2.devices.allow: c 511:* rwm\n", "HT428",
+                    "line 5 stands below [pve:pending]: at the next start the raw lines there replace all 1 of the container, "
+                    "and 1 of them are lost"),
+    "appended": (b"arch: amd64\n\n[before]\narch: amd64\ndev0: /dev/nvidia0\n", "HT425",
+                 "snapshot [before] has NVIDIA's nodes and the container has none: lines appended to the file land in its last "
+                 "snapshot"),
+    "fuse twice": (b"features: nesting=1,fuse=1\ndev7: /dev/fuse\n", "HT426",
+                   "dev7 and `features: fuse=1` both make /dev/fuse: the container does not start"),
+    "no such file": (b"lxc.cgroup2.device.allow: c 235:* rwm\n", "HT426",
+                     "line 1 keeps the container from starting: cgroup v2 has no file device.allow"),
+}  # fmt: skip
+INNOCENT = (b"features: nesting=1\ndev7: /dev/fuse\n", b"lxc.cgroup2.memory.high: 1G\n",
+            b"lxc.cap.drop:\n\n[pve:pending]\nmemory: 5\n", b"dev0: /dev/nvidiactl\n\n[before]\ndev0: /dev/nvidia0\n",
+            b"lxc.cap.drop:\n\n[pve:pending]\nlxc.cap.drop:\n")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TRAPS)
+def test_a_line_that_does_something_else_than_it_seems_is_told(name: str) -> None:
+    data, id, summary = TRAPS[name]
+    assert summary in found(run(data), id)
+
+
+@pytest.mark.parametrize("data", INNOCENT)
+def test_what_is_meant_is_not_told(data: bytes) -> None:
+    assert not [f for f in run(data).findings if f.id in ("HT428", "HT425") or f.id == "HT426"]
+
+
+@pytest.mark.parametrize("wrong", [b"none bind,optional", b"none bind", b"none bind,optional,create=dir"])
+def test_an_entry_that_has_nothing_to_be_mounted_on_is_replaced(wrong: bytes) -> None:
+    start = real("05")[: real("05").index(b"lxc.mount")]
+    binds = b"".join(b"lxc.mount.entry: /dev/%s dev/%s none bind,optional,create=file\n" % (name, name)
+                     for name in (b"nvidiactl", b"nvidia-uvm"))  # fmt: skip
+    result = run(start + b"lxc.mount.entry: /dev/nvidia0 dev/nvidia0 %s\n" % wrong + binds)
+    assert changed(result) == ["- lxc.mount.entry: /dev/nvidia0 dev/nvidia0 " + wrong.decode(), bind("nvidia0")]
+
+
+def test_lines_that_proxmox_drops_for_one_reason_are_one_finding() -> None:
+    (one,) = [f for f in run(b"    arch: amd64\n    # GPU\n    lxc.cap.drop:\n").findings if f.id == "HT422"]
+    assert "will drop lines 1, 2, 3 on its next write" in one.summary and len(one.evidence) == 3

@@ -185,6 +185,8 @@ def _remove_broken(plan: _Plan, have: Entries, needed: Sequence[Need], devices: 
         elif any(one.path == entry.path and not one.bad for _, one in devs[:index]) and entry.path in again:
             plan.remove[line.number] = "%s is given twice" % entry.path
     for line, mount in have.mounts:
+        if mount.misplaced and any((need.path + "/").startswith(mount.source + "/") for need in needed):
+            plan.remove[line.number] = mount.bad
         if not mount.is_bind or mount.target != mount.source or not is_nvidia_path(mount.source):
             continue
         stays = form == DEV or mount.source not in again

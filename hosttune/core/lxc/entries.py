@@ -13,7 +13,8 @@ from .access import DENY as DENY
 from .access import Access, access
 from .document import KEY, LXC, RAW, Document, Line, effective_keys
 from .keys import truth
-from .rules import DevEntry, Mount, Rule, parse_dev, parse_mount, parse_rule
+from .mounts import mounts
+from .rules import DevEntry, Mount, Rule, parse_dev, parse_rule
 
 MOUNT = "lxc.mount.entry"
 V1 = ("lxc.cgroup.devices.allow", "lxc.cgroup.devices.deny")
@@ -81,7 +82,7 @@ class Entries:
     def paths(self) -> FrozenSet[str]:
         """Every path below /dev that an entry or a path rule names."""
         named = [entry.path for _, entry in self.devs] + [rule.path for _, rule in self.rules if rule.path]
-        named += [mount.source for _, mount in self.mounts if mount.is_bind]
+        named += [mount.source for _, mount in self.mounts if mount.is_bind or mount.misplaced]
         return frozenset(path for path in named if path == "/dev" or path.startswith("/dev/"))
 
     @property
@@ -125,7 +126,7 @@ def entries(document: Document, lines: Sequence[Line]) -> Entries:
         line.key == "lxc.idmap" for line in raw)
     return Entries(
         devs=tuple((line, parse_dev(line.value)) for line in devs),
-        mounts=tuple((line, parse_mount(line.value)) for line in raw if line.key == MOUNT),
+        mounts=mounts([line for line in raw if line.key == MOUNT]),
         rules=rules,
         dead=tuple((line, parse_rule(line.value)) for line in raw if line.key in V1),
         access=access(rules, unprivileged, document.dialect == LXC),

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import List, Sequence, Tuple
+from typing import Dict, List, Sequence, Tuple
 
 from ..catalogue import finding
 from ..devices import DRM_MAJOR, LARGEST_MAJOR, UVM, DeviceTable, is_nvidia_path
@@ -14,6 +14,7 @@ from .entries import ALLOW, DENY, Entries, entries
 from .needs import DEV, Need, Wanted, absent_gpus, is_concerned
 from .rules import parse_rule
 from .stale import FOREIGN, NOBODY, OWNED, stale_rules
+from .traps import traps
 
 
 def judge(document: Document, have: Entries, needed: Sequence[Need], wanted: Wanted, devices: DeviceTable,
@@ -30,7 +31,7 @@ def judge(document: Document, have: Entries, needed: Sequence[Need], wanted: Wan
     out += _clashes(document, have, subject)
     out += _snapshots(document, devices, subject)
     out += _lost(document, subject)
-    return tuple(out)
+    return tuple(out) + traps(document, have, devices, subject)
 
 
 def _id(subject: str) -> str:
@@ -250,7 +251,11 @@ def _lost(document: Document, subject: str) -> List[Finding]:
                         have=line.text, evidence=(document.place(line),),
                         hint=_by_hand())
                 for line in document.lines if line.reason]
-    return [finding("HT422", WARN, subject, "Proxmox VE will drop line %d on its next write (a backup is enough): %s"
-                    % (line.number, why), have=line.text, evidence=(document.place(line),),
+    reasons: Dict[str, List[Line]] = {}
+    for line, why in pve.lost(document):
+        reasons.setdefault(why, []).append(line)
+    return [finding("HT422", WARN, subject, "Proxmox VE will drop line%s %s on its next write (a backup is enough): %s"
+                    % ("s" * (len(lines) > 1), ", ".join(str(line.number) for line in lines), why), have=lines[0].text,
+                    evidence=tuple(document.place(line) for line in lines[:3]),
                     hint=_by_hand("correct the line, or make it a note (# in column 0)"))
-            for line, why in pve.lost(document)]
+            for why, lines in reasons.items()]

@@ -176,7 +176,7 @@ def _bad_dev(path: str, options: Dict[str, str]) -> str:
 @dataclass(frozen=True)
 class Mount:
     """A value of lxc.mount.entry: `target` as an absolute path inside the container, and why the entry is bad.
-    `ignored`: LXC skips it silently. `fatal`: the container does not start."""
+    `ignored`: LXC skips it silently. `fatal`: the container does not start. `misplaced`: its target is not there."""
 
     source: str = ""
     target: str = ""
@@ -185,6 +185,7 @@ class Mount:
     bad: str = ""
     fatal: bool = False
     ignored: bool = False
+    misplaced: bool = False
 
     @property
     def is_bind(self) -> bool:
@@ -197,6 +198,8 @@ def parse_mount(value: str) -> Mount:
     # Blanks and tabs only, as getmntent(3) does: a no-break space, pasted from a web page, is part of a name.
     parts = [part for part in re.split(r"[ \t]+", _unquote(value)) if part]
     fields = [re.sub(r"\\([0-7]{3})", lambda m: chr(int(m.group(1), 8)), part) for part in parts]
+    if not fields or fields[0].startswith("#"):
+        return Mount(bad="it is empty or a comment to LXC", ignored=True)
     if len(fields) < 4:
         return Mount(bad="it has %d of the 4 fields source, target, type, options" % len(fields), fatal=True)
     source, target, kind, options = fields[0], fields[1], fields[2], tuple(fields[3].split(","))
