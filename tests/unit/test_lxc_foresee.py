@@ -18,10 +18,10 @@ from hosttune.core.model import Finding
 from tests.unit.lxc_cases import NODES, PROC_DEVICES, a_host, inputs, real
 from tests.unit.test_lxc_store import a_node
 
-HOST = a_host()
+HOST, KEEP = a_host(), Wanted()
 
 
-def foreseen(data: bytes, wanted: Wanted = Wanted(), texts: dict[str, str] | None = None) -> list[Finding]:
+def foreseen(data: bytes, wanted: Wanted = KEEP, texts: dict[str, str] | None = None) -> list[Finding]:
     document = doc.parse(data, path="200.conf")
     planned = edit(document, wanted, HOST, "ct:200")
     return list(foresee(document, wanted, HOST, planned, "ct:200", (texts or {}).get))
@@ -50,7 +50,8 @@ def test_an_include_on_the_host_is_read() -> None:
 
 def test_a_gpu_that_is_not_declared_is_named_with_its_line() -> None:
     found = [f for f in foreseen(real("02"), Wanted(gpus=(1,))) if f.id == "HT432"]
-    assert [f.status for f in found] == ["fail"] and "GPU 0 is not declared" in found[0].summary
+    assert [f.status for f in found] == ["fail"] and found[0].summary == "line 22 gives it GPUs that are not declared"
+    assert "/dev/nvidia0 dev/nvidia0" in found[0].evidence[0] and found[0].hint.command == "hosttune lxc sync 200 --gpus 1"
     assert foreseen(real("02"), Wanted(gpus=None)) == [] == foreseen(real("02"))
 
 

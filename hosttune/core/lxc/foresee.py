@@ -58,12 +58,16 @@ def _includes(document: Document, subject: str, read: Read) -> List[Finding]:
 def _undeclared(document: Document, have: Entries, wanted: Wanted, devices: DeviceTable, subject: str) -> List[Finding]:
     by_number = {line.number: line for line, _ in named(have)}
     by_number.update((line.number, line) for line, rule in numeric(have, devices) if rule.minor is not None)
-    return [finding("HT432", FAIL, subject, "line %d gives it what it shall not have: %s" % (number, why),
-                    have=by_number[number].text, want="GPU " + ", ".join(map(str, wanted.gpus or ())), proof=PROVED,
-                    evidence=(document.place(by_number[number]),),
-                    hint=Hint("hosttune lxc sync %s --gpus %s" % (_id(subject), ",".join(map(str, wanted.gpus or ()))), "host",
-                              "a running container keeps an entry until its next start", "apply"))
-            for number, why in sorted(undeclared(have, wanted, devices).items()) if number in by_number]
+    lines = [by_number[number] for number in sorted(undeclared(have, wanted, devices)) if number in by_number]
+    if not lines:
+        return []
+    declared = ",".join(map(str, wanted.gpus or ()))
+    return [finding("HT432", FAIL, subject, "line%s %s give%s it GPUs that are not declared" % (
+                        "s" * (len(lines) > 1), ", ".join(str(line.number) for line in lines), "s" * (len(lines) == 1)),
+                    have=lines[0].text, want="GPU " + declared, proof=PROVED,
+                    evidence=tuple("%s: %s" % (document.place(line), line.text) for line in lines[:3]),
+                    hint=Hint("hosttune lxc sync %s --gpus %s" % (_id(subject), declared), "host",
+                              "a running container keeps an entry until its next start", "apply"))]
 
 
 def _of_vms(document: Document, have: Entries, wanted: Wanted, devices: DeviceTable, subject: str) -> List[Finding]:
