@@ -30,7 +30,8 @@ class Part:
 
 
 WRITERS = 6
-"""Who hashes what he writes is at the inode lock for a tenth of his time: so many may write to one file."""
+"""Who hashes what he writes holds the inode lock for a sixth of his time: so many may write to one file (of 1, 3, 6 and 9 the
+fastest on 16 cores)."""
 
 
 class _Row:
