@@ -267,6 +267,13 @@ def test_a_stop_that_the_ha_manager_does_not_make_is_taken_back(monkeypatch: pyt
     assert [effect["target"].split()[-1] for effect in host.effects if effect["effect"] == "run"] == ["stopped", "started"]
 
 
+def test_a_container_that_a_backup_holds_is_not_restarted_under_it() -> None:
+    host = running(b"lock: backup\n" + real("05"), inside(nvidia_uvm={"nlink": 0}))
+    done = sync.sync(host, "200", Wanted(), restart="always")
+    assert host.effects == [] and not done.actions
+    assert any("lock: backup" in f.summary and f.hint.command.endswith("pct unlock 200") for f in done.findings)
+
+
 # ---- preview
 
 def test_a_preview_needs_nothing_but_a_file_and_a_device_list() -> None:
@@ -278,7 +285,7 @@ def test_a_preview_needs_nothing_but_a_file_and_a_device_list() -> None:
 
 @pytest.mark.parametrize(("data", "path", "dialect"), [
     (b"lxc.uts.name = a\n", "x", "lxc"), (b"lxc.uts.name = a\n", "200.conf", "lxc"), (b"arch: amd64\nlxc.x = 1\n", "x", "pve"),
-    (b"lxc.cap.drop:\n", "x", "pve"), (b"", "200.conf", "pve"), (b"", "/var/lib/lxc/a/config", "lxc"),
+    (b"arch:amd64\nlxc.x = 1\n", "x", "pve"), (b"lxc.x = 1\n\n[before]\nlxc.x = 2\n", "x", "pve"), (b"lxc.cap.drop:\n", "x", "pve"), (b"", "200.conf", "pve"), (b"", "/var/lib/lxc/a/config", "lxc"),
 ])
 def test_the_dialect_of_a_copy_is_guessed_from_what_stands_in_it(data: bytes, path: str, dialect: str) -> None:
     assert store.guess_dialect(path, data) == dialect

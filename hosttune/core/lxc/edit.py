@@ -119,7 +119,7 @@ def refuse(document: Document) -> None:
     if "lock" in keys:
         word = keys["lock"].value
         raise Refused("the container is locked (%s)" % word, document.place(keys["lock"]),
-                      "wait for that task to end; after a crash: pct unlock ID")
+                      "wait for that task to end; after a crash: pct unlock " + _vmid(document))
     if "template" in keys and truth(keys["template"].value) == "1":
         raise Refused("this is a template", document.place(keys["template"]), "edit the containers cloned from it")
     for line in document.lines:

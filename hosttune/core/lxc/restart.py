@@ -10,6 +10,7 @@ from typing import List, Sequence, Tuple
 from ..catalogue import finding
 from ..host import Host
 from ..model import FAIL, Action, Finding, Hint
+from .document import effective_keys
 from .store import Config
 
 NAME = "restart"
@@ -42,6 +43,10 @@ def command(config: Config, restart: Sequence[Action], ha: bool) -> str:
 
 def carry_out(host: Host, config: Config, restart: Sequence[Action], done: List[Action], id: str = "HT402") -> List[Finding]:
     """Run them in order and stop at the first that fails; what was done is added to `done`. Findings: what went wrong."""
+    held = effective_keys(config.document.main).get("lock") if config.lock else None
+    if held and restart:  # `pct reboot` would not mind
+        return [_failed(id, restart[0], "it is not restarted while a task holds it (lock: %s)" % held.value,
+                        "wait for that task to end; after a crash: pct unlock " + config.id)]
     for action in restart:
         ran = host.execute(list(action.argv), TIMEOUT)
         if ran.rc:
