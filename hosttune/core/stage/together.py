@@ -115,15 +115,15 @@ class _Crew:
         """Until all threads have ended."""
         ticked = 0.0
         while running:
+            number, what = -1, None
             with contextlib.suppress(Empty):
                 number, what = self.said.get(timeout=TICK)
-                if number < 0:
-                    running -= 1
-                else:
-                    told(what)
-            if time.monotonic() - ticked >= TICK or not running:
+                running -= number < 0
+            if number >= 0 or not running or time.monotonic() - ticked >= TICK:
                 ticked = time.monotonic()
                 tick(self.run.bytes)
+            if number >= 0:
+                told(what)
 
     def work(self) -> None:
         """A thread's life."""
