@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import dataclass
+from typing import Any, Mapping, Optional
 
 from .host import Host
 from .model import Refused
@@ -48,16 +50,29 @@ class Torch:
 def look(host: Host, path: str) -> Torch:
     """Run that interpreter. Refused when it is none, or does not answer."""
     ran = host.run((path, "-c", SCRIPT), timeout=TIMEOUT)
-    line = next((line for line in reversed(ran.out.splitlines()) if line.startswith("{")), "")
-    if not line:
+    told = _answer(ran.out)
+    if told is None:
         why = (
             "no answer in %d s" % TIMEOUT
             if ran.timeout
             else (ran.err.strip().splitlines() or ["exit code %d" % ran.rc])[-1]
         )
-        raise Refused("this Python does not answer: %s" % why, path, "%s -c 'import torch'" % path)
-    told = json.loads(line)
-    number = told.get("driver")
+        raise Refused(
+            "this Python does not answer: %s" % why[:200], path, "%s -c %s" % (shlex.quote(path), "'import torch'")
+        )
+    number, count = told.get("driver"), told.get("gpus")
     driver = "%d.%d" % (number // 1000, number % 1000 // 10) if isinstance(number, int) and number else ""
-    return Torch(path, told.get("torch", ""), told.get("runtime", ""), driver, told.get("gpus", 0),
-                 told.get("error") or told.get("missing", ""))  # fmt: skip
+    return Torch(path, str(told.get("torch") or ""), str(told.get("runtime") or ""), driver,
+                 count if isinstance(count, int) else 0, str(told.get("error") or told.get("missing") or ""))  # fmt: skip
+
+
+def _answer(out: str) -> Optional[Mapping[str, Any]]:
+    """The last line that is an answer: PyTorch and what it imports may print, too."""
+    for line in reversed(out.splitlines()):
+        try:
+            told = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(told, dict) and ("torch" in told or "missing" in told):
+            return told
+    return None

@@ -4,25 +4,46 @@
 from __future__ import annotations
 
 import re
-from typing import Optional, Tuple
+from typing import List, Optional, Sequence, Tuple
 
 from .host import Host, Ran
 
 COMMAND = ("dmesg",)
 """Reads the ring buffer; root, or kernel.dmesg_restrict=0."""
 _ABOUT = re.compile(
-    r"NVRM|nvidia|\bXid\b|vfio-pci|nouveau|devmem_alloc|request_free_mem_region|D3cold|Loading of module|key was rejected"
-    r"|module verification|avc:|apparmor=.DENIED",
+    r"NVRM|nvidia|\bXid\b|vfio-pci|nouveau|devmem_alloc|request_free_mem_region|D3cold|loading of .*module|unsigned module"
+    r"|module verification",
     re.IGNORECASE,
 )
+_OTHERS = re.compile(r"command line:|apparmor=|avc:.*comm=(?!.*nvidia)", re.IGNORECASE)
+"""The kernel's command line and refusals of other programs may name nvidia beside what is nobody's business."""
+_PARAGRAPH = re.compile(r"NVRM: *(The NVIDIA .*|This PCI I/O region .*)\Z")
+_CONTINUED = re.compile(r"NVRM: *(?!GPU |Xid|The NVIDIA|This PCI|No |None |loading|API )(\S.*)\Z")
+_LONGEST = 6
 
 
 def kept(ran: Ran) -> Ran:
     """What the command printed, without the lines that are about something else."""
-    return Ran(ran.rc, "".join(line + "\n" for line in ran.out.splitlines() if _ABOUT.search(line)), ran.err, ran.timeout)
+    lines = [line for line in ran.out.split("\n") if _ABOUT.search(line) and not _OTHERS.search(line)]
+    return Ran(ran.rc, "".join(line + "\n" for line in lines), ran.err, ran.timeout)
 
 
 def lines(host: Host) -> Optional[Tuple[str, ...]]:
-    """Oldest first; None when this caller may not read them."""
+    """Oldest first, a message of several lines as one; None when this caller may not read them."""
     ran = kept(host.run(COMMAND))
-    return tuple(ran.out.splitlines()) if ran.rc == 0 and not ran.timeout else None
+    return _joined(ran.out.splitlines()) if ran.rc == 0 and not ran.timeout else None
+
+
+def _joined(rows: Sequence[str]) -> Tuple[str, ...]:
+    """The driver breaks its paragraphs, and names the GPU in the first line alone: what follows belongs to it."""
+    found: List[str] = []
+    left = 0
+    for row in rows:
+        more = _CONTINUED.search(row) if left else None
+        if more:
+            found[-1] += " " + more.group(1)
+            left -= 1
+        else:
+            found.append(row)
+            left = _LONGEST if _PARAGRAPH.search(row) else 0
+    return tuple(found)

@@ -24,6 +24,7 @@ SETTINGS = (
     ),
     *("RootDirectory", "RootImage"),
 )
+_NAME = re.compile(r"[\w@.:\\][\w@.:\\-]*\Z", re.ASCII)
 MAPPED = re.compile(r"/(libcuda|libasan|libnvidia-ml|libclang_rt\.asan)[^/]*$", re.MULTILINE)
 """Libraries of /proc/PID/maps that say something about CUDA; no other line is kept."""
 MAPS = re.compile(r"/proc/\d+/maps\Z")
@@ -48,7 +49,9 @@ class Process:
 def unit(host: Host, name: str) -> Process:
     """A unit and its main process. Refused for one that systemd does not know."""
     name = name if "." in name else name + ".service"
-    ran = host.run(("systemctl", "show", name, "-p", ",".join(SETTINGS)))
+    if not _NAME.match(name):
+        raise Refused("that names no unit, or many", name, "systemctl list-units --type=service")
+    ran = host.run(("systemctl", "show", "-p", ",".join(SETTINGS), "--", name))
     settings: Dict[str, str] = {}
     for line in ran.out.splitlines():
         key, _, value = line.partition("=")
@@ -58,8 +61,8 @@ def unit(host: Host, name: str) -> Process:
             "there is no such unit" if not ran.rc else (ran.err.strip().splitlines() or ["systemd does not answer"])[0]
         )
         raise Refused(why, name, "systemctl list-units --type=service")
-    pid = int(settings.get("MainPID", "0") or 0)
-    seen = process(host, pid) if pid else Process()
+    pid = settings.get("MainPID", "0")
+    seen = process(host, int(pid)) if re.match(r"[1-9]\d{0,8}\Z", pid) else Process()
     return Process(seen.pid, seen.comm, seen.uid, seen.own_view, seen.limit, seen.env, seen.mapped, name, settings)
 
 
@@ -80,7 +83,7 @@ def process(host: Host, pid: int) -> Process:
     uid = re.search(r"^Uid:\s*\d+\s+(\d+)", status, re.MULTILINE)
     limit = re.search(r"^Max address space\s+(\S+)", limits, re.MULTILINE)
     env: Dict[str, str] = dict(v.partition("=")[::2] for v in variables if v.startswith(ENV_PREFIXES))
-    mapped = tuple(dict.fromkeys(line.split(None, 5)[5] for line in maps.splitlines() if MAPPED.search(line)))
+    mapped = tuple(dict.fromkeys(line.split(None, 5)[-1] for line in maps.splitlines() if MAPPED.search(line)))
     return Process(
         pid, comm, int(uid.group(1)) if uid else 0, own, limit.group(1) if limit else "unlimited", env, mapped
     )

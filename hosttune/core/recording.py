@@ -14,13 +14,16 @@ import os
 import shlex
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from . import kernel_log
+from . import kernel_log, trace
 from .host import ENV_PREFIXES, Host, Inquiry, Ran, Space, Stat, Who, digest, errname, errno_of
 from .model import Refused
 from .process import MAPPED, MAPS
 from .recording_shape import SCHEMA as SCHEMA
 from .recording_shape import refuse_bad
 from .redaction import redact as redact
+
+_KEPT: Dict[Tuple[str, ...], Callable[[Ran], Ran]] = {kernel_log.COMMAND: kernel_log.kept, trace.COMMAND: trace.kept}
+"""Commands that print more than is about GPUs, and what of it is written down."""
 
 
 class Unrecorded(LookupError):
@@ -263,7 +266,9 @@ class RecordingHost(Host):
                 kept = ("container=", *ENV_PREFIXES)
                 data = b"".join(v + b"\0" for v in data.split(b"\0") if v.decode("latin-1").startswith(kept))
             if MAPS.match(path):
-                data = b"".join(line + b"\n" for line in data.splitlines() if MAPPED.search(line.decode("utf-8", "replace")))
+                data = b"".join(
+                    line + b"\n" for line in data.splitlines() if MAPPED.search(line.decode("utf-8", "replace"))
+                )
             try:
                 return data.decode("utf-8")
             except UnicodeDecodeError:
@@ -293,7 +298,8 @@ class RecordingHost(Host):
 
     def run(self, argv: Sequence[str], timeout: float = 20, stdin: bytes = b"") -> Ran:
         def plain(ran: Ran) -> Any:
-            ran = kernel_log.kept(ran) if tuple(argv) == kernel_log.COMMAND else ran
+            shorten = _KEPT.get(tuple(argv))
+            ran = shorten(ran) if shorten else ran
             said = {"out": ran.out, "err": ran.err}
             return dict(said, timeout=ran.timeout) if ran.timeout else dict(said, rc=ran.rc)
 

@@ -5,13 +5,12 @@ code that it returned makes worth knowing; after the calls, because nothing here
 
 from __future__ import annotations
 
-import json
-import re
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple, TypeVar
 
-from . import child, gpus, kernel_log
+from . import gpus, kernel_log, trace
 from .host import Host, list_or_empty, read_or_none
+from .nextboot import modprobe
 from .pci import DEVICES, NVIDIA
 from .recording import Unrecorded
 
@@ -22,8 +21,8 @@ OVERCOMMIT, MODULES = "/proc/sys/vm/overcommit_memory", "/lib/modules"
 FABRIC, MODES, COMPUTING, LIST, DKMS = "fabric manager", "modes", "computing", "list", "dkms"
 _COMMANDS = {
     FABRIC: ("systemctl", "show", "nvidia-fabricmanager.service", "-p", "LoadState,ActiveState"),
-    MODES: ("nvidia-smi", "--query-gpu=index,name,compute_mode,mig.mode.current", "--format=csv,noheader"),
-    COMPUTING: ("nvidia-smi", "--query-compute-apps=gpu_uuid,pid,process_name", "--format=csv,noheader"),
+    MODES: ("nvidia-smi", "--query-gpu=index,name,compute_mode,mig.mode.current,uuid", "--format=csv,noheader"),
+    COMPUTING: ("nvidia-smi", "--query-compute-apps=gpu_uuid,pid", "--format=csv,noheader"),
     LIST: ("nvidia-smi", "-L"),
     DKMS: ("dkms", "status"),
 }
@@ -35,6 +34,9 @@ _FILES: Mapping[Any, Tuple[str, ...]] = {
 }  # fmt: skip
 _ASKED: Mapping[Any, Tuple[str, ...]] = {802: (FABRIC,), 100: (MODES, LIST), 46: (MODES, COMPUTING)}
 """Code of cuInit, or of a context -> files, commands."""
+_SETUID = "nvidia-smi"
+"""Loads the module, makes and remakes nodes of GPUs where it finds them wrong: only asked where NVML has just found all of
+that right, since a doctor heals nothing."""
 
 T = TypeVar("T")
 
@@ -63,9 +65,11 @@ class Surroundings:
     trace: Tuple[str, ...] = ()
 
 
-def look(host: Host, calls: Mapping[str, Any], loaded: bool, sick: bool, deep: bool = False) -> Surroundings:
+def look(
+    host: Host, calls: Mapping[str, Any], loaded: bool, sick: bool, deep: bool = False, whole: bool = True
+) -> Surroundings:
     """calls: what the driver's libraries returned. loaded: is the nvidia module, sick: is a GPU or a node not as it should be.
-    deep: trace a cuInit that fails.
+    deep: trace a cuInit that fails. whole: every node of a GPU is there and opens.
     Never raises for what the machine answers: what has no answer is left out."""
     codes = {name: value for name, value in calls.items() if isinstance(value, int)}
     code = codes.get("cuInit", -1)
@@ -74,7 +78,8 @@ def look(host: Host, calls: Mapping[str, Any], loaded: bool, sick: bool, deep: b
         return Surroundings()
     files = {path: _quiet(read_or_none, host, path) for path in _FILES.get(code, ())}
     names = _ASKED.get(code, ()) + _ASKED.get(context, ()) + (() if loaded else (DKMS,))
-    commands = {name: _run(host, _COMMANDS[name]) for name in names}
+    harmless = loaded and whole and codes.get("nvmlInit") == 0
+    commands = {name: _run(host, _COMMANDS[name]) for name in names if harmless or _COMMANDS[name][0] != _SETUID}
     return Surroundings(
         _quiet(kernel_log.lines, host),
         {path: text for path, text in files.items() if text is not None},
@@ -83,7 +88,7 @@ def look(host: Host, calls: Mapping[str, Any], loaded: bool, sick: bool, deep: b
         _alone(host) if code == 999 else {},
         {} if loaded else _built(host),
         *host.uname()[1:],
-        _trace(host) if deep and code else (),
+        tuple(_quiet(trace.failed, host) or ()) if deep and code > 0 else (),
     )
 
 
@@ -97,19 +102,6 @@ def _quiet(ask: Callable[..., T], *arguments: Any) -> Optional[T]:
 def _run(host: Host, argv: Sequence[str]) -> str:
     ran = _quiet(host.run, argv)
     return "" if ran is None or ran.rc else ran.out
-
-
-_TRACED = ("strace", "-f", "-qq", "-e", "trace=openat,ioctl,mmap", "-o", "/dev/stderr")
-_RUN = "import io,json,sys;ops,text=json.load(sys.stdin);sys.stdin=io.StringIO(ops);exec(compile(text,'child','exec'))"
-_OF_DRIVER = re.compile(r"/dev/nvidia|ioctl\(|mmap\(")
-
-
-def _trace(host: Host) -> Tuple[str, ...]:
-    """cuInit once more, under strace, with /dev read-only as always. Nothing where strace is not installed."""
-    ops = json.dumps([{"op": "protect"}, {"op": "call", "name": "cuInit"}])
-    ran = _quiet(host.run, (*_TRACED, "python3", "-I", "-c", _RUN), 60, json.dumps([ops, child.source()]).encode())
-    failed = [line for line in ran.err.splitlines() if " = -1 E" in line and _OF_DRIVER.search(line)] if ran else []
-    return tuple(re.sub(r"^\[?(pid )?\s*\d+\]?\s+", "", line)[:200] for line in failed[-3:])
 
 
 def _nvswitches(host: Host) -> Tuple[str, ...]:
@@ -131,9 +123,10 @@ def _alone(host: Host) -> Dict[str, Any]:
 
 def _built(host: Host) -> Dict[str, bool]:
     """By modinfo, which reads files and loads nothing."""
-    found = {}
+    found: Dict[str, bool] = {}
+    name = (_quiet(modprobe.behind, host, "nvidia") or ["nvidia"])[-1]
     for release in _quiet(list_or_empty, host, MODULES) or []:
-        ran = _quiet(host.run, ("modinfo", "-k", release, "-F", "filename", "nvidia"))
-        if ran is not None and ran.rc != 127:
+        ran = _quiet(host.run, ("modinfo", "-k", release, "-F", "filename", name))
+        if ran is not None and ran.rc != 127 and not ran.timeout:
             found[release] = ran.rc == 0
     return found

@@ -20,13 +20,14 @@ from .engine_python import Torch
 from .engine_python import look as ask_python
 from .host import ENV_PREFIXES, Host, Inquiry, Who, errname, list_or_empty, read_or_none
 from .lxc.facts import ContainerFacts, container_facts
+from .model import Refused
 from .process import Process, process, unit
 from .recording import Unrecorded
 from .surroundings import Surroundings
 
 CONTROL, UVM_NODE, UVM_TOOLS = "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"
 LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
-NODES = "device nodes and driver calls"
+NODES, PYTHON, EYES = "device nodes and driver calls", "the engine's Python", "the process"
 CALLS = (
     "dlopen:libcuda.so.1",
     "dlopen:libnvidia-ml.so.1",
@@ -168,7 +169,7 @@ class _Asking:
             return how()
         except OSError as e:
             self.unknowns.append((question, "%s%s" % (errname(e), ": " + str(e.filename) if e.filename else "")))
-        except Unrecorded as e:
+        except (Unrecorded, Refused) as e:
             self.unknowns.append((question, str(e)))
         except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as e:  # an answer of another shape
             self.unknowns.append((question, "not understood: %s" % e))
@@ -222,7 +223,14 @@ def survey(host: Host, declared: Declared = Declared(), key: str = "host") -> Ma
     nodes = {path: node_of(path, facts, mounts) for path, facts in asked.nodes.items()}
     loaded = table is None or table.majors.get("nvidia", table.majors.get("nvidia-frontend")) is not None
     around = (
-        surroundings.look(host, asked.calls, loaded, _sick(nodes, gpus, declared.gpus, asked.calls), declared.contexts)
+        surroundings.look(
+            host,
+            asked.calls,
+            loaded,
+            _sick(nodes, gpus, declared.gpus, asked.calls),
+            declared.contexts,
+            all(node.type == "char" and node.open == "ok" for path, node in nodes.items() if path != UVM_TOOLS),
+        )
         if asked.calls
         else None
     )
@@ -250,7 +258,7 @@ def survey(host: Host, declared: Declared = Declared(), key: str = "host") -> Ma
         by_bdf,
         around or Surroundings(),
         seen,
-        ask_python(host, declared.engine_python) if declared.engine_python else None,
+        ask(PYTHON, lambda: ask_python(host, declared.engine_python), None) if declared.engine_python else None,
     )
 
 

@@ -120,8 +120,11 @@ def test_what_is_no_process_is_refused() -> None:
     ("sandbox", "expected", "words"),
     [
         ("PrivateDevices=yes", "HT369", ["PrivateDevices=yes", "ENOENT", "/etc/systemd/system/llm.service"]),
-        ("DevicePolicy=closed", "HT369", ["char-nvidiactl and char-nvidia-uvm", "EPERM"]),
+        ("DevicePolicy=closed", "HT369", ["lacks /dev/nvidiactl and /dev/nvidia-uvm", "EPERM"]),
         ("DeviceAllow=char-nvidia rw\nDeviceAllow=char-nvidiactl rw\nDeviceAllow=char-nvidia-uvm rw", None, []),
+        ("DeviceAllow=char-nvidia rw\nDeviceAllow=/dev/nvidia-uvm rw", None, []),
+        ("DeviceAllow=char-nvidia* rw", None, []),
+        ("DeviceAllow=char-nvidia rw\nDeviceAllow=char-nvidia-uvm r", "HT369", ["lacks /dev/nvidia-uvm", "EPERM"]),
         ("Environment=CUDA_VISIBLE_DEVICES=9", None, []),
     ],
 )
@@ -149,7 +152,7 @@ def test_the_sandbox_of_a_unit(
     if expected:
         assert cause is not None and (cause.id, cause.proof) == (expected, "proved"), found
         assert [word for word in words if word not in told] == []
-        assert {f.because for f in found if f.id in ("HT401", "HT403") and f.status == "skip"} == {(expected,)}
+        assert {f.because for f in found if f.id in ("HT401", "HT403", "HT410") and f.status == "skip"} == {(expected,)}
     else:
         assert [f.status for f in found if f.id == "HT369"] == ["ok"], told
         assert seen.env.get("CUDA_VISIBLE_DEVICES") == ("9" if "Environment" in sandbox else None)

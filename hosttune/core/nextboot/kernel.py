@@ -93,6 +93,14 @@ def releases(host: Host) -> List[str]:
     return sorted((match.group(1) for match in found if match), key=natural)
 
 
+def headers(release: str) -> str:
+    """The package of a kernel's headers: Proxmox VE renamed its own with kernel 6.2."""
+    if not release.endswith("-pve"):
+        return "linux-headers-" + release
+    number = [int(n) for n in re.findall(r"\d+", release)[:2]]
+    return ("proxmox-headers-" if number >= [6, 2] else "pve-headers-") + release
+
+
 def _newest(host: Host) -> str:
     return (releases(host) or [""])[-1]
 

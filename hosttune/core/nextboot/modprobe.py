@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Dict, Tuple
+from typing import Dict, List, Tuple
 
 from ..host import Host, list_or_empty, read_or_none
 
@@ -51,3 +51,14 @@ def lines(host: Host) -> Tuple[Line, ...]:
 def plain(module: str) -> str:
     """A module's name as the kernel spells it."""
     return module.replace("-", "_")
+
+
+def behind(host: Host, module: str) -> List[str]:
+    """The name to ask for, and the names of files behind it, the real one last: Debian builds nvidia-current.ko, and
+    `install nvidia modprobe -i nvidia-current` makes that what "nvidia" means. Raises OSError as lines()."""
+    found = [module]
+    for line in lines(host):
+        words = line.words
+        if words[:2] == ("install", plain(module)):
+            found += [name for flag, name in zip(words, words[1:]) if flag in ("-i", "--ignore-install")]
+    return found

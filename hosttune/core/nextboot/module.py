@@ -12,7 +12,7 @@ from .. import pci
 from ..catalogue import finding
 from ..host import Host, Ran, bytes_or_none, list_or_empty, read_or_none
 from ..model import ERROR, FAIL, FITS, OK, PROVED, Finding, Hint
-from .kernel import NextKernel, releases
+from .kernel import NextKernel, headers, releases
 
 MODULES = ("nvidia", "nvidia-uvm")
 OPEN, CLOSED = "Dual MIT/GPL", "NVIDIA"
@@ -81,10 +81,10 @@ def _missing(host: Host, kernel: NextKernel, name: str, ran: Ran) -> Finding:
     ]
     if others:
         evidence.append("the kernels that have it: %s" % ", ".join(others[-3:]))
-    command = "apt install %s && dkms autoinstall -k %s" % (_headers(kernel.release), kernel.release)
+    command = "apt install %s && dkms autoinstall -k %s" % (headers(kernel.release), kernel.release)
     if not [entry for entry in list_or_empty(host, "/var/lib/dkms") if entry.startswith("nvidia")]:
         command = "apt install %s, then install the driver's modules for %s" % (
-            _headers(kernel.release),
+            headers(kernel.release),
             kernel.release,
         )
     costs = "nothing is restarted; until then do not reboot, or pin a kernel that has it"
@@ -101,14 +101,6 @@ def _missing(host: Host, kernel: NextKernel, name: str, ran: Ran) -> Finding:
         evidence=tuple(evidence),
         hint=Hint(command, "host", costs),
     )
-
-
-def _headers(release: str) -> str:
-    """The package of a kernel's headers: Proxmox VE renamed its own with kernel 6.2."""
-    if not release.endswith("-pve"):
-        return "linux-headers-" + release
-    number = [int(n) for n in re.findall(r"\d+", release)[:2]]
-    return ("proxmox-headers-" if number >= [6, 2] else "pve-headers-") + release
 
 
 def _flavour(host: Host, kernel: NextKernel, nvidia: Module) -> Optional[Finding]:

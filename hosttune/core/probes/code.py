@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any, Callable, Iterable, Optional
 
 from ..catalogue import finding
@@ -45,3 +46,14 @@ def cause(
 def said(name: str, code: Any) -> str:
     """A call and its code, as evidence."""
     return "%s returned %s" % (name, code)
+
+
+def without(machine: Machine, folder: str) -> str:
+    """The command that keeps the loader out of a folder: by the variable that leads there, or by the list of ldconfig."""
+    named = machine.env.get("LD_LIBRARY_PATH", "").split(":")
+    if not any(folder == entry.rstrip("/") for entry in named):
+        return "grep -rn %s /etc/ld.so.conf /etc/ld.so.conf.d   # take that line out, then ldconfig" % shlex.quote(
+            folder
+        )
+    rest = ":".join(entry for entry in named if entry.rstrip("/") != folder)
+    return "export LD_LIBRARY_PATH=%s   # without %s" % (shlex.quote(rest), folder)

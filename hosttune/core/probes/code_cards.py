@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import re
-from typing import Callable, Optional
+from dataclasses import dataclass
+from typing import Any, Callable, List, Optional
 
 from .. import surroundings as near
 from ..model import Finding, Hint
@@ -16,20 +17,21 @@ _VIRTUAL = re.compile(r"\bGRID\b|\bvGPU\b|-\d+[QCAB]\b")
 
 
 def one_sick(machine: Machine, name: str, code: int, where: str) -> Optional[Finding]:
-    well = [uuid for uuid, got in machine.around.alone.items() if got == 0]
-    ill = [uuid for uuid, got in machine.around.alone.items() if got != 0]
+    alone = machine.around.alone
+    well = [uuid for uuid, got in alone.items() if got == 0]
+    ill = [uuid for uuid, got in alone.items() if got != 0]
     if not well or not ill:
         return None
     return cause(
         "HT313",
         machine,
         ill[0],
-        "%s makes CUDA fail for all: with each of the others alone it starts" % ill[0],
-        str(machine.around.alone[ill[0]]),
+        "%s makes CUDA fail for all: with each of the others alone it starts" % " and ".join(ill),
+        _told(alone[ill[0]]),
         "0",
         (
             said(name, code),
-            "with %s alone: %s" % (ill[0], machine.around.alone[ill[0]]),
+            "with %s alone: %s" % (ill[0], _told(alone[ill[0]])),
             "with %s alone: 0%s" % (well[0], " (and %d more)" % (len(well) - 1) if len(well) > 1 else ""),
         ),
         Hint(
@@ -41,22 +43,48 @@ def one_sick(machine: Machine, name: str, code: int, where: str) -> Optional[Fin
     )
 
 
-def mig(machine: Machine, name: str, code: int, where: str) -> Optional[Finding]:
+def _told(answer: Any) -> str:
+    if isinstance(answer, dict):
+        return (
+            "no answer within %s s" % answer["timeout"]
+            if "timeout" in answer
+            else str(answer.get("error", "no answer"))
+        )
+    return str(answer)
+
+
+@dataclass(frozen=True)
+class _Card:
+    """A row of nvidia-smi --query-gpu, as surroundings.MODES asks it."""
+
+    index: str
+    model: str
+    mode: str
+    mig: str
+    uuid: str
+
+
+def _cards(machine: Machine) -> List[_Card]:
     rows = [row.split(", ") for row in machine.around.commands.get(near.MODES, "").splitlines()]
-    on = [row for row in rows if len(row) == 4 and row[3] == "Enabled"]
-    if not on or len(on) < len(rows) or " MIG " in machine.around.commands.get(near.LIST, ""):
+    return [_Card(*row) for row in rows if len(row) == 5 and row[0].isdigit()]
+
+
+def mig(machine: Machine, name: str, code: int, where: str) -> Optional[Finding]:
+    cards, listed = _cards(machine), machine.around.commands.get(near.LIST, "")
+    if not cards or any(card.mig != "Enabled" for card in cards) or not listed or " MIG " in listed:
         return None
+    index = cards[0].index
     return cause(
         "HT328",
         machine,
-        "GPU %s" % on[0][0],
+        "GPU %s" % index,
         "MIG is on and no instance is made: there is nothing to compute on",
         "no instance",
         "an instance, or MIG off",
         (said(name, code), "nvidia-smi: mig.mode.current Enabled", "nvidia-smi -L: no MIG line"),
         Hint(
             "nvidia-smi mig -i %s -lgip   # then: nvidia-smi mig -i %s -cgi PROFILE -C; or: nvidia-smi -i %s -mig 0"
-            % ((on[0][0],) * 3),
+            % ((index,) * 3),
             where,
             "MIG off needs the GPU to be idle",
             "reconfigure",
@@ -66,43 +94,47 @@ def mig(machine: Machine, name: str, code: int, where: str) -> Optional[Finding]
 
 
 def mode(machine: Machine, name: str, code: int, where: str) -> Optional[Finding]:
-    rows = [row.split(", ") for row in machine.around.commands.get(near.MODES, "").splitlines()]
-    bad = [row for row in rows if len(row) == 4 and row[2] in ("Exclusive_Process", "Prohibited")]
+    """Proved where that GPU is closed to everybody, or where another process has it."""
+    bad = [card for card in _cards(machine) if card.mode in ("Exclusive_Process", "Prohibited")]
     if not bad:
         return None
-    holders = machine.around.commands.get(near.COMPUTING, "").strip().splitlines()
-    who = ["computes on it: %s" % holders[0]] if holders else []
+    holders = dict(
+        row.split(", ")[:2] for row in machine.around.commands.get(near.COMPUTING, "").splitlines() if ", " in row
+    )
+    card = next((card for card in bad if card.mode == "Prohibited" or card.uuid in holders), bad[0])
+    held = card.uuid in holders
     return cause(
         "HT363",
         machine,
-        "GPU %s" % bad[0][0],
-        "its compute mode is %s" % bad[0][2],
-        bad[0][2],
+        "GPU %s" % card.index,
+        "its compute mode is %s%s"
+        % (card.mode, ", and process %s computes on it" % holders[card.uuid] if held else ""),
+        card.mode,
         "Default",
-        (said(name, code), "nvidia-smi: GPU %s %s" % (bad[0][0], bad[0][2]), *who),
+        (said(name, code), "nvidia-smi: GPU %s %s" % (card.index, card.mode))
+        + (("nvidia-smi: %s has %s" % (holders[card.uuid], card.uuid),) if held else ()),
         Hint(
-            "nvidia-smi -i %s -c DEFAULT" % bad[0][0],
+            "nvidia-smi -i %s -c DEFAULT" % card.index,
             where,
             "until the next boot; who set it had a reason, such as MPS",
             "apply",
         ),
-        "" if bad[0][2] == "Prohibited" or holders else "nvidia-smi   # is there another process on it?",
+        "" if card.mode == "Prohibited" or held else "nvidia-smi   # is there another process on it?",
     )
 
 
 def licence(machine: Machine, name: str, code: int, where: str) -> Optional[Finding]:
-    rows = [row.split(", ") for row in machine.around.commands.get(near.MODES, "").splitlines()]
-    virtual = [row for row in rows if len(row) == 4 and _VIRTUAL.search(row[1])]
-    if not virtual:
+    card = next((card for card in _cards(machine) if _VIRTUAL.search(card.model)), None)
+    if card is None:
         return None
     return cause(
         "HT364",
         machine,
-        virtual[0][1],
-        "%s is a virtual GPU: without a licence it makes no contexts" % virtual[0][1],
+        card.model,
+        "%s is a virtual GPU: without a licence it makes no contexts" % card.model,
         "no licence seen",
         "licensed",
-        (said(name, code), "nvidia-smi: GPU %s is %s, %s" % tuple(virtual[0][:3])),
+        (said(name, code), "nvidia-smi: GPU %s is %s, %s" % (card.index, card.model, card.mode)),
         Hint(
             "nvidia-smi -q | grep -i license   # then: journalctl -u nvidia-gridd",
             "this virtual machine",
@@ -123,7 +155,9 @@ def capability(machine: Machine, name: str, code: int, where: str) -> Optional[F
         "0",
         (said("nvmlDeviceGetMemoryInfo", code), "nvmlInit returned 0"),
         Hint(
-            "NVIDIA_MIG_MONITOR_DEVICES=all   # in the container's environment; on LXC: hosttune lxc sync CTID --caps",
+            "hosttune lxc sync CTID --caps"
+            if machine.kind == "lxc"
+            else "ls -l /dev/nvidia-caps   # the container's environment needs NVIDIA_MIG_MONITOR_DEVICES=all",
             where,
             "the container is made anew",
             "reconfigure",

@@ -36,7 +36,7 @@ def limits(machine: Machine, name: str, code: int, where: str) -> Optional[Findi
             "2",
             "0",
             ("%s: 2" % near.OVERCOMMIT, said(name, code)),
-            Hint("sysctl vm.overcommit_memory=0", where, "nothing is restarted; until the next boot", "apply"),
+            Hint("sysctl -w vm.overcommit_memory=0", where, "nothing is restarted; until the next boot", "apply"),
             "grep -i commit /proc/meminfo   # CommitLimit beside Committed_AS",
         )
     return None
@@ -92,6 +92,14 @@ def sva(machine: Machine, name: str, code: int, where: str) -> Optional[Finding]
     )
 
 
+_UNFILTERED = {
+    "docker": "docker run --security-opt seccomp=unconfined --gpus all IMAGE   # for one try",
+    "podman": "podman run --security-opt seccomp=unconfined --device nvidia.com/gpu=all IMAGE   # for one try",
+    "kubernetes": "kubectl explain pod.spec.securityContext.seccompProfile   # type: Unconfined, for one try",
+    "lxc": "grep -rn seccomp /etc/pve/lxc/CTID.conf /usr/share/lxc/config/common.conf",
+}
+
+
 def seccomp(machine: Machine, name: str, code: int, where: str) -> Optional[Finding]:
     if not re.search(r"^Seccomp:\s*2", machine.around.files.get(near.STATUS, ""), re.MULTILINE):
         return None
@@ -103,6 +111,11 @@ def seccomp(machine: Machine, name: str, code: int, where: str) -> Optional[Find
         "2",
         "0",
         ("%s: Seccomp 2" % near.STATUS, said(name, code)),
-        Hint("--security-opt seccomp=unconfined   # for one try", where, "the container is made anew", "reconfigure"),
-        "the same container with seccomp=unconfined",
+        Hint(
+            _UNFILTERED.get(machine.kind, "systemctl show -p SystemCallFilter UNIT   # the unit that this runs in"),
+            where,
+            "the program, or its container, starts anew",
+            "reconfigure",
+        ),
+        "strace -f -e openat,ioctl,mmap PROGRAM   # which call does it refuse?",
     )

@@ -4,17 +4,19 @@
 from __future__ import annotations
 
 import re
+import shlex
 from typing import Optional
 
 from .. import surroundings as near
 from ..model import Finding, Hint
 from ..survey import Machine
-from .code import ANEW, OWN, cause, said
+from .code import ANEW, OWN, cause, said, without
 
 
 def fabric(machine: Machine, name: str, code: int, where: str) -> Optional[Finding]:
     """Only where there is an NVSwitch: elsewhere the service fails, and is no cause."""
-    state = machine.around.commands.get(near.FABRIC, "")
+    # The service runs beside the driver: what a container's own systemd says of it is about another machine.
+    state = machine.around.commands.get(near.FABRIC, "") if machine.kind == "host" else ""
     if not machine.around.nvswitches:
         return cause(
             "HT327",
@@ -25,7 +27,7 @@ def fabric(machine: Machine, name: str, code: int, where: str) -> Optional[Findi
             "ready",
             (said(name, code), "/sys/bus/pci/devices: no NVIDIA bridge of class 0680"),
             Hint(
-                "nvidia-smi conf-compute -srs 1   # after attestation, in a confidential virtual machine",
+                "nvidia-smi conf-compute -grs   # not ready, in a confidential virtual machine: attest first, then -srs 1",
                 where,
                 "",
                 "reconfigure",
@@ -82,7 +84,7 @@ def mps(machine: Machine, name: str, code: int, where: str) -> Optional[Finding]
         "unset, or a daemon of this user",
         ("CUDA_MPS_PIPE_DIRECTORY=%s" % pipe, said(name, code)),
         Hint("unset CUDA_MPS_PIPE_DIRECTORY", OWN, ANEW, "reconfigure"),
-        "ls -l %s/control; ps -o user,args -C nvidia-cuda-mps-control" % pipe,
+        "ls -l %s/control; ps -o user,args -C nvidia-cuda-mps-control" % shlex.quote(pipe),
     )
 
 
@@ -100,7 +102,7 @@ def compat(machine: Machine, name: str, code: int, where: str) -> Optional[Findi
         "the driver's own",
         ("libcuda.so.1 -> %s" % path, said(name, code)),
         Hint(
-            "rm /etc/ld.so.conf.d/*compat*; ldconfig   # or take %s off LD_LIBRARY_PATH" % path.rpartition("/")[0],
+            without(machine, path.rpartition("/")[0]),
             OWN,
             ANEW,
             "reconfigure",
@@ -108,8 +110,12 @@ def compat(machine: Machine, name: str, code: int, where: str) -> Optional[Findi
     )
 
 
+_OF_GPUS = re.compile(r"gpu|cuda|nvidia|hami", re.IGNORECASE)
+
+
 def preload(machine: Machine, name: str, code: int, where: str) -> Optional[Finding]:
-    named = [line for line in machine.around.files.get(near.PRELOAD, "").split() if line and not line.startswith("#")]
+    text = re.sub(r"#.*", "", machine.around.files.get(near.PRELOAD, ""))
+    named = sorted(re.findall(r"[^\s:]+", text), key=lambda path: not _OF_GPUS.search(path))
     if not named:
         return None
     return cause(
@@ -126,7 +132,7 @@ def preload(machine: Machine, name: str, code: int, where: str) -> Optional[Find
             "other programs may need it: move it back then",
             "reconfigure",
         ),
-        "move it away and try again",
+        "%s   # and try again" % ("mv %s %s.off" % (near.PRELOAD, near.PRELOAD)),
     )
 
 
@@ -152,5 +158,5 @@ def suspend(machine: Machine, name: str, code: int, where: str) -> Optional[Find
         "reloaded",
         (said(name, code), *evidence),
         Hint("rmmod nvidia_uvm && modprobe nvidia-uvm", where, busy or "no CUDA program may run", "apply"),
-        "the same command: if CUDA starts afterwards, that was it",
+        "rmmod nvidia_uvm && modprobe nvidia-uvm   # if CUDA starts afterwards, that was it",
     )

@@ -35,12 +35,12 @@ def _judge(machines: Machines, machine: Machine) -> List[Finding]:
 _POWER = code_cards.nvml_code(
     "HT311", "GPU", "a GPU's power cable is not attached", "attach it", "the machine has to be off"
 )
-_LOST = code_cards.nvml_code("HT305", "GPU", "a GPU is lost", "reboot", "everything on the machine ends")
+_LOST = code_cards.nvml_code("HT305", "GPU", "a GPU is lost", "systemctl reboot", "everything on the machine ends")
 _RESET = code_cards.nvml_code(
-    "HT310", "GPU", "a GPU needs a reset", "nvidia-smi --gpu-reset", "programs on that GPU end"
+    "HT310", "GPU", "a GPU needs a reset", "nvidia-smi --gpu-reset -i INDEX", "programs on that GPU end"
 )
 _IRQ = code_cards.nvml_code(
-    "HT312", "GPU", "a GPU's interrupts do not arrive", "cat /proc/interrupts | grep nvidia", ""
+    "HT312", "GPU", "a GPU's interrupts do not arrive", "grep nvidia /proc/interrupts", ""
 )
 
 CAUSES: Dict[Tuple[str, int], Tuple[Cause, ...]] = {

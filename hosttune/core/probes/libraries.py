@@ -8,6 +8,7 @@ from typing import Any, List, Mapping, Optional
 from ..catalogue import finding
 from ..model import FAIL, FITS, OK, PROVED, SKIP, WARN, Finding, Hint, Probe
 from ..survey import LIBRARIES, Machine
+from .code import without
 from .nodes import given_none
 from .scene import Machines, whole
 
@@ -69,7 +70,7 @@ def _judge(machines: Machines, machine: Machine, name: str) -> Optional[Finding]
             evidence=("%s -> %s" % (name, path),),
             machine=machine.key,
             hint=Hint(
-                "export LD_LIBRARY_PATH=  # without the stubs folder",
+                without(machine, path.rpartition("/")[0]),
                 "the user's own shell or unit",
                 "the process starts anew",
                 "reconfigure",

@@ -3,23 +3,30 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import List
 
 from ..catalogue import finding
-from ..model import FAIL, FITS, OK, PROVED, WARN, Finding, Hint, Probe
-from ..survey import Machine
+from ..model import ERROR, FAIL, FITS, OK, PROVED, WARN, Finding, Hint, Probe
+from ..survey import PYTHON, Machine
 from .scene import Machines
 
 
 def run(machines: Machines) -> List[Finding]:
-    """HT359."""
-    return [_judge(machine) for machine in machines.values() if machine.torch]
+    """HT359; HT903 for an interpreter that did not answer."""
+    found = [_judge(machine) for machine in machines.values() if machine.torch]
+    return found + [
+        finding("HT903", ERROR, PYTHON, machine.unknown(PYTHON), machine=machine.key)
+        for machine in machines.values()
+        if machine.unknown(PYTHON)
+    ]
 
 
 def _judge(machine: Machine) -> Finding:
     seen = machine.torch
     assert seen is not None
-    test = "%s -c 'import torch; torch.zeros(1).cuda()'" % seen.path
+    python = shlex.quote(seen.path)
+    test = "%s -c 'import torch; torch.zeros(1).cuda()'" % python
     if not seen.torch:
         return finding(
             "HT359",
@@ -30,17 +37,20 @@ def _judge(machine: Machine) -> Finding:
             machine=machine.key,
             proof=PROVED,
             evidence=(seen.error,),
-            hint=Hint("%s -m pip list" % seen.path, "the engine's environment"),
+            hint=Hint("%s -m pip list" % python, "the engine's environment"),
         )
     what = "PyTorch %s (CUDA %s)" % (seen.torch, seen.runtime or "none: built for the CPU")
     if not seen.error:
         return finding(
             "HT359", OK, seen.path, "%s puts a tensor on a GPU and counts %d" % (what, seen.gpus), machine=machine.key
         )
-    newer = bool(seen.runtime and seen.driver) and _number(seen.runtime) > _number(seen.driver)
+    # A runtime of the driver's own major works with it (CUDA's minor version compatibility): only its words blame that.
+    said = "too old" in seen.error or "insufficient for CUDA runtime" in seen.error
+    newer = bool(seen.runtime and seen.driver) and _number(seen.runtime)[:1] > _number(seen.driver)[:1] or said
     evidence = ("%s, driver for CUDA %s" % (what, seen.driver or "not told"), "it says: %s" % seen.error[:200])
     if newer or not seen.runtime:
-        told = "%s needs a newer driver: this one is for CUDA %s" % (what, seen.driver) if newer else what
+        told = "%s needs a newer driver: this one is for CUDA %s" % (what, seen.driver or "?") if newer else what
+        proved = said or not seen.runtime
         return finding(
             "HT359",
             FAIL,
@@ -48,12 +58,13 @@ def _judge(machine: Machine) -> Finding:
             told,
             have=seen.driver,
             want=seen.runtime or "a build for CUDA",
-            proof=PROVED,
+            proof=PROVED if proved else FITS,
+            decide="" if proved else test,
             evidence=evidence,
             machine=machine.key,
             hint=Hint(
-                "pip install torch   # a build for CUDA %s; or a newer driver on the host"
-                % (seen.driver or "of the driver"),
+                "%s -m pip install --upgrade torch   # a build for CUDA %s; or a newer driver on the host"
+                % (python, seen.driver or "of the driver"),
                 "the engine's environment",
                 "the engine has to start anew",
                 "reconfigure",

@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
+import shlex
+from fnmatch import fnmatchcase as fnmatch
 from typing import List
 
 from ..catalogue import finding
 from ..model import FAIL, FITS, OK, PROVED, WARN, Finding, Hint, Probe
-from ..survey import CONTROL, UVM_NODE, Machine
+from ..survey import CONTROL, UVM_NODE, UVM_TOOLS, Machine
 from .scene import Machines
-
-_NAMES = ("char-nvidia", "char-nvidiactl", "char-nvidia-frontend", "char-nvidia-uvm", "/dev/nvidia")
 
 
 def run(machines: Machines) -> List[Finding]:
@@ -24,8 +24,11 @@ def _sandbox(machine: Machine) -> List[Finding]:
         return []
     settings, path = process.settings, process.settings.get("FragmentPath") or process.unit
     allowed = settings.get("DeviceAllow", "")
+    needed = [node for node in machine.nodes.values() if node.path != UVM_TOOLS]
+    if process.pid and needed and all(node.access == "ok" for node in needed):
+        return [_well(machine)]  # whatever its settings say: it has them
     if settings.get("PrivateDevices") == "yes":
-        gone = [node.path for node in machine.nodes.values() if node.errno == "ENOENT"]
+        gone = [node.path for node in needed if node.errno == "ENOENT"]
         seen = ("inside it %s: ENOENT" % gone[0],) if process.pid and gone else ()
         return [
             _refuses(
@@ -37,28 +40,41 @@ def _sandbox(machine: Machine) -> List[Finding]:
                 bool(seen),
             )
         ]
-    strict = settings.get("DevicePolicy") in ("closed", "strict") or bool(allowed)
-    lacking = [
-        name
-        for name, path_ in (("char-nvidiactl", CONTROL), ("char-nvidia-uvm", UVM_NODE))
-        if name not in allowed and path_ not in allowed
-    ]
-    if strict and lacking:
-        refused = [node.path for node in machine.nodes.values() if node.access == "EPERM"]
-        seen = ("inside it %s: EPERM" % refused[0],) if refused else ()
+    lacking = _lacking(machine, allowed)
+    if lacking and (allowed or settings.get("DevicePolicy") in ("closed", "strict")):
+        refused = [node.path for node in needed if node.access == "EPERM"]
+        seen = ("inside it %s: EPERM" % refused[0],) if process.pid and refused else ()
         have = "DeviceAllow=%s" % (allowed or "none, DevicePolicy=%s" % settings.get("DevicePolicy"))
         return [
             _refuses(
                 machine,
                 "its device list lacks %s" % " and ".join(lacking),
-                "DeviceAllow=char-nvidia rw, char-nvidiactl rw, char-nvidia-uvm rw",
+                "DeviceAllow=char-nvidia rw, char-nvidia-uvm rw",
                 path,
                 ("systemctl show %s: %s" % (process.unit, have), *seen),
                 bool(seen),
             )
         ]
-    told = "%s: its sandbox keeps no GPU from it" % process.unit
-    return [finding("HT369", OK, process.unit, told, machine=machine.key)]
+    return [_well(machine)]
+
+
+def _well(machine: Machine) -> Finding:
+    name = machine.process.unit if machine.process else ""
+    return finding("HT369", OK, name, "%s: its sandbox keeps no GPU from it" % name, machine=machine.key)
+
+
+def _lacking(machine: Machine, allowed: str) -> List[str]:
+    """The nodes that a unit's list opens neither by path nor by the name of their driver. systemd looks a name (or pattern) up
+    in /proc/devices and lets the whole major through: char-nvidia opens nvidiactl too, which has the same one."""
+    entries = [entry.split() for entry in allowed.split(",")]
+    open_ = [entry[0] for entry in entries if entry and (len(entry) < 2 or {"r", "w"} <= set(entry[1]))]
+    out = []
+    for path in (CONTROL, UVM_NODE):
+        major = machine.number_of(path).partition(":")[0]
+        names = machine.owners.get(major, ()) or (path[len("/dev/") :],)
+        if path not in open_ and not any(fnmatch("char-" + name, entry) for name in names for entry in open_):
+            out.append(path)
+    return out
 
 
 def _refuses(machine: Machine, what: str, want: str, path: str, evidence: "tuple[str, ...]", proved: bool) -> Finding:
@@ -72,11 +88,11 @@ def _refuses(machine: Machine, what: str, want: str, path: str, evidence: "tuple
         have=evidence[0].partition(": ")[2],
         want=want,
         proof=PROVED if proved else FITS,
-        decide="" if proved else "systemctl start %s; hosttune doctor --service %s" % (name, name),
+        decide="" if proved else "hosttune doctor --service %s   # while it runs" % shlex.quote(name),
         evidence=(*evidence, path),
         machine=machine.key,
         hint=Hint(
-            "systemctl edit %s   # [Service] %s" % (name, want.replace(", ", ", DeviceAllow=")),
+            "systemctl edit %s   # [Service] %s" % (shlex.quote(name), want.replace(", ", " and DeviceAllow=")),
             "where the unit is",
             "systemctl restart %s ends what it runs" % name,
             "reconfigure",
@@ -101,7 +117,7 @@ def _limits(machine: Machine) -> List[Finding]:
                 have=asan,
                 want="ASAN_OPTIONS=protect_shadow_gap=0",
                 proof=FITS,
-                decide="the same program with ASAN_OPTIONS=protect_shadow_gap=0",
+                decide="env ASAN_OPTIONS=protect_shadow_gap=0 PROGRAM",
                 evidence=("/proc/%d/maps: %s" % (process.pid, asan),),
                 machine=machine.key,
                 hint=Hint(
@@ -127,7 +143,8 @@ def _limits(machine: Machine) -> List[Finding]:
                 evidence=("/proc/%d/limits: Max address space %s" % (process.pid, process.limit),),
                 machine=machine.key,
                 hint=Hint(
-                    "LimitAS=infinity   # in its unit; in a shell: ulimit -v unlimited",
+                    "prlimit --as=unlimited --pid %d   # lasting: LimitAS=infinity in its unit, or ulimit -v in its shell"
+                    % process.pid,
                     "the shell or unit that starts it",
                     "it has to start anew",
                     "reconfigure",
