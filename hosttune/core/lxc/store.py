@@ -144,9 +144,11 @@ def _is_quorate(host: Host) -> bool:
 
 
 def is_ha_managed(host: Host, ct_id: str) -> bool:
-    """Whether Proxmox VE's high availability starts and stops it: then a plain restart works against the manager."""
+    """Whether Proxmox VE's high availability starts and stops it: then a plain restart works against the manager. One in the
+    state `ignored` is left alone by it."""
     text = read_or_none(host, "/etc/pve/ha/resources.cfg") or ""
-    return any(re.match(r"ct:\s*%s\s*\Z" % re.escape(ct_id), line) for line in text.splitlines())
+    block = re.search(r"(?m)^ct:[ \t]*%s[ \t]*\n((?:[ \t]+\S.*\n)*)" % re.escape(ct_id), text + "\n")
+    return block is not None and not re.search(r"(?m)^[ \t]+state[ \t]+ignored[ \t]*$", block.group(1))
 
 
 def guess_dialect(path: str, data: bytes) -> str:
