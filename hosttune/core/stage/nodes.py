@@ -56,12 +56,6 @@ def copies(host: Host, name: str, placement: str) -> Tuple[Copy, ...]:
     return (Copy(name, node),)
 
 
-def of_name(name: str) -> Tuple[str, str]:
-    """(model, node) of a copy's name: the first copy of a model has no node in it."""
-    model, _, node = name.partition("@node")
-    return model, node
-
-
 def room(host: Host, node: str) -> int:
     """Bytes that may be filled on one node: free, and the page cache of files, less a sixteenth of it."""
     rows: Dict[str, int] = {}
