@@ -97,8 +97,9 @@ def _read(file: os.stat_result, counts: Dict[str, int]) -> int:
     return huge
 
 
-def judge(copy: Copy, seen: Optional[Pages]) -> List[Finding]:
-    """HT510: a model in huge pages, where it shall lie; a copy that is bound to a node and lies elsewhere is a failure."""
+def judge(copy: Copy, seen: Optional[Pages], huge: bool = True) -> List[Finding]:
+    """HT510: a model in huge pages, where it shall lie; a copy that is bound to a node and lies elsewhere is a failure.
+    huge: whether this kernel has huge pages for it."""
     if seen is None:
         return []
     again = Hint("hosttune stage drop %s && hosttune stage add %s" % ((manifest.model_of(copy.name),) * 2), "host",
@@ -107,7 +108,7 @@ def judge(copy: Copy, seen: Optional[Pages]) -> List[Finding]:
     if elsewhere > 0.01:
         return [finding("HT510", FAIL, copy.name, "%s lies on other nodes than node %s: %s" % (copy.name, copy.node, seen.words),
                         have=seen.words, want="node " + copy.node, hint=again)]
-    if seen.huge * 2 < seen.size:
+    if huge and seen.huge * 2 < seen.size:
         return [finding("HT510", WARN, copy.name, "%s of %s lie in small pages: %s" % (
             space.size_text(seen.size - seen.huge), copy.name, seen.words), have=seen.words, want="huge pages", hint=again)]
     return [finding("HT510", OK, copy.name, seen.words, have=seen.words)]

@@ -33,7 +33,7 @@ def status(host: Host, declared: Sequence[Wanted], look: Look = pages.unseen) ->
                 if seen.too_much:
                     found.append(findings.does_not_fit(seen))
                 elif seen.done:
-                    found += findings.well(seen) + pages.judge(copy, look(copy.name))
+                    found += findings.well(seen) + pages.judge(copy, look(copy.name), bool(here.huge))
                 else:
                     found += findings.missing(host, seen)
                     actions += plan.actions(seen)
@@ -42,7 +42,7 @@ def status(host: Host, declared: Sequence[Wanted], look: Look = pages.unseen) ->
             known.add(wanted.name)
     for name in manifest.names(host):
         if name not in known:
-            found += _staged(host, name, look)
+            found += _staged(host, name, look, bool(here.huge))
     facts = _facts(host, here, max((wanted.engines for wanted in declared), default=0))
     return Report("stage status", host.uname()[0], facts, tuple(found), (), tuple(actions), mode="plan")
 
@@ -90,7 +90,7 @@ def _huge(here: Place) -> Finding:
                    want="within_size", hint=hint)
 
 
-def _staged(host: Host, name: str, look: Look) -> List[Finding]:
+def _staged(host: Host, name: str, look: Look, huge: bool) -> List[Finding]:
     """A model by its manifest alone: its source is not declared here."""
     try:
         have = manifest.load(host, name)
@@ -105,4 +105,4 @@ def _staged(host: Host, name: str, look: Look) -> List[Finding]:
     if wrong:
         return [findings.damaged(have, wrong)]
     well = finding("HT501", OK, name, "%s in memory, from %s" % (words, have.source), have=words)
-    return [well, *pages.judge(nodes.Copy(name, have.node), look(name))]
+    return [well, *pages.judge(nodes.Copy(name, have.node), look(name), huge)]
