@@ -6,8 +6,9 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import click
 
@@ -20,6 +21,8 @@ from ..core.stage.pace import Pace
 from ..core.stage.progress import Progress
 from .output import Output, reporting
 from .profile import load, profile_option
+
+_Command = TypeVar("_Command", bound=Callable[..., object])
 
 
 @click.group(name="stage")
@@ -37,6 +40,13 @@ def _rate(context: click.Context, option: click.Parameter, text: str) -> float:
         return space.rate_of(text) if text else 0.0
     except ValueError as e:
         raise click.BadParameter(str(e)) from None
+
+
+def paced(function: _Command) -> _Command:
+    """--limit and --nice."""
+    nice = click.option("--nice", type=click.IntRange(0, 19), default=0, help="Behind others at CPUs and disk.")
+    limit = click.option("--limit", callback=_rate, default="", metavar="RATE", help="At most so much a second, as in 2GB/s.")
+    return limit(nice(function))
 
 
 class Line:
@@ -98,8 +108,7 @@ class Line:
 @click.option("--restart", type=click.Choice(["never", "idle", "always"]),
               help="Of the containers that use it. Default: as the profile says, else never.")  # fmt: skip
 @click.option("--threads", type=click.IntRange(0, 256), default=0, help="Default: one for each CPU, at most 32.")
-@click.option("--limit", callback=_rate, default="", metavar="RATE", help="At most so much a second, as in 2GB/s. Default: none.")
-@click.option("--nice", type=click.IntRange(0, 19), default=0, help="For CPU and disk, beside an engine that serves.")
+@paced
 @click.option("--token-file", metavar="FILE", help="Of mode 0600, with the hub's token. Default: the profile's, else HF_TOKEN.")
 @click.option("--evict", is_flag=True, help="Take others out of memory for it: nobody's first; none that is in use.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done.")
@@ -139,13 +148,14 @@ def show(profile_path: str | None, output: Output) -> int:
 
 @command.command(name="verify", short_help="read every byte and compare with the digests")
 @click.argument("models", nargs=-1, metavar="[MODEL]...")
+@paced
 @click.option("--repair", is_flag=True, help="Copy the damaged chunks again, and only those.")
 @profile_option
 @reporting
-def verify(models: tuple[str, ...], repair: bool, profile_path: str | None, output: Output) -> int:
+def verify(models: tuple[str, ...], limit: float, nice: int, repair: bool, profile_path: str | None, output: Output) -> int:
     """Read every byte of each MODEL (of all that are staged) and compare with its digests."""
     line = Line()
-    report = verifying.verify(LiveHost(), models, line.read, repair=repair)
+    report = verifying.verify(LiveHost(), models, line.read, repair=repair, pace=Pace(limit, nice))
     line.end()
     return output.emit(report, load(profile_path))
 

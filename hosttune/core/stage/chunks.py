@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 from ..model import Refused
+from .pace import FREE, Pace
 from .reading import CHUNK, PIECE, Job, Source
 from .schedule import Part
 from .together import Run, each, share_out, threads_here
@@ -32,7 +33,8 @@ def chunk_digests(path: str, chunk: int = CHUNK, threads: int = 0, tick: Ticked 
     return [file.digests[number] for number in sorted(file.digests)]
 
 
-def compare(files: Sequence[Tuple[str, int, str, Sequence[str], int]], threads: int, told: Told, tick: Ticked) -> None:
+def compare(files: Sequence[Tuple[str, int, str, Sequence[str], int]], threads: int, told: Told, tick: Ticked,
+            pace: Pace = FREE) -> None:
     """Read files and compare digests; each is (path, size, sha256, chunks, chunk size).
 
     told((path, what is wrong or "")) once a chunk, or once a file that has one hash. Raises OSError.
@@ -41,12 +43,12 @@ def compare(files: Sequence[Tuple[str, int, str, Sequence[str], int]], threads: 
         for wrong in file.judged():
             told((file.path, wrong))
 
-    _hash([_Hashed(*row) for row in files], threads, judge, tick)
+    _hash([_Hashed(*row) for row in files], threads, judge, tick, pace)
 
 
-def _hash(files: List["_Hashed"], threads: int, told: Callable[["_Hashed"], None], tick: Ticked) -> None:
-    with ThreadPoolExecutor(threads) as pool:
-        share_out(pool, threads, files, Run(), told, tick, ahead=False)
+def _hash(files: List["_Hashed"], threads: int, told: Callable[["_Hashed"], None], tick: Ticked, pace: Pace = FREE) -> None:
+    with ThreadPoolExecutor(threads, initializer=pace.begin) as pool:
+        share_out(pool, threads, files, Run(pace), told, tick, ahead=False)
 
 
 class _Hashed:

@@ -15,15 +15,17 @@ from ..model import ERROR, FAIL, OK, Action, Finding, Hint, Refused, Report
 from . import copy, findings, manifest, space, tmpfs
 from . import source as sources
 from .manifest import Manifest, Staged
+from .pace import FREE, Pace
 
 Ticked = Callable[[int, int], None]
 
 
 def verify(host: Host, names: Sequence[str], told: Ticked = lambda done, total: None, threads: int = 0,
-           repair: bool = False) -> Report:
+           repair: bool = False, pace: Pace = FREE) -> Report:
     """Read every byte of these models (of all that are staged, if none is named) and compare digests. Writes only to repair.
 
-    told(bytes read, bytes to read). A model that is named and not staged is a failure. Raises Refused and OSError.
+    told(bytes read, bytes to read). pace: how hard the reading may work.
+    A model that is named and not staged is a failure. Raises Refused and OSError.
     """
     tmpfs.see(host)
     found: List[Finding] = []
@@ -49,7 +51,7 @@ def verify(host: Host, names: Sequence[str], told: Ticked = lambda done, total: 
         def tick(done: int, start: int = start) -> None:
             told(start + done, total)
 
-        one, bad = _compare(have, threads or copy.threads_here(), tick)
+        one, bad = _compare(have, threads or copy.threads_here(), tick, pace)
         if bad and repair:
             with host.lock(manifest.LOCK):
                 one, action = _repair(host, have, bad, threads)
@@ -72,7 +74,7 @@ def _copies(host: Host, names: Sequence[str]) -> List[str]:
     return out
 
 
-def _compare(have: Manifest, threads: int, ticked: Callable[[int], None]) -> Tuple[Finding, Dict[str, str]]:
+def _compare(have: Manifest, threads: int, ticked: Callable[[int], None], pace: Pace = FREE) -> Tuple[Finding, Dict[str, str]]:
     """What is to be said of it, and what is wrong by file."""
     folder = manifest.folder_of(have.name)
     bad: Dict[str, str] = {}
@@ -86,7 +88,7 @@ def _compare(have: Manifest, threads: int, ticked: Callable[[int], None]) -> Tup
     hashed = [f for f in have.files if f.sha256 or f.chunks or not f.size]
     work = [("%s/%s" % (folder, f.path), f.size, f.sha256, f.chunks, have.chunk) for f in hashed]
     try:
-        copy.compare(work, threads, told, ticked)
+        copy.compare(work, threads, told, ticked, pace)
     except OSError as e:
         words = "%s could not be read: %s: %s" % (have.name, e.filename or folder, errname(e))
         return finding("HT502", ERROR, have.name, words), {}
