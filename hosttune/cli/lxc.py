@@ -144,10 +144,11 @@ def sync_(ct_ids: tuple[str, ...], every: bool, dry_run: bool, restart: str | No
         wanted = _wanted(host, profile, ct_id, words)
         report = sync.sync(host, ct_id, wanted, policy, dry_run, prove=cuda.starts, quorum=quorum)
         return _told(output, _allowed(report, policy, dry_run), profile)
-    ids = dict.fromkeys((*profile.containers, *fleet.with_gpus(host)) if every else ct_ids)
+    devices = see.device_table_of(host)
+    ids = dict.fromkeys((*profile.containers, *fleet.with_gpus(host, devices)) if every else ct_ids)
     given = vms.assigned(host)
     orders = {ct_id: _order(host, profile, ct_id, words, restart, given) for ct_id in ids}
-    reports = fleet.sync_each(host, orders, dry_run, cuda.starts, quorum)
+    reports = fleet.sync_each(host, orders, dry_run, cuda.starts, quorum, devices)
     reports = [_allowed(report, orders[ct_id].restart, dry_run) for ct_id, report in zip(orders, reports, strict=True)]
     mode = "plan" if dry_run else "apply"
     return _told(output, fleet.merged(reports, "lxc sync", host.uname()[0], mode), profile)

@@ -73,11 +73,11 @@ def test_fifty_containers_need_one_pass_over_the_devices_and_no_restart(node: Pr
     node.conf(450).write_text("arch: amd64\nhostname: web\n")
     try:
         host = Counting()
-        ids = fleet.with_gpus(host)
+        devices = see.device_table_of(host)
+        ids = fleet.with_gpus(host, devices)
         assert len([name for name in ids if 400 <= int(name) < 450]) == 50 and "450" not in ids
-        host.reads.clear()
         orders = {str(400 + number): fleet.Order(lambda: Wanted(), "always") for number in range(50)}
-        reports = fleet.sync_each(host, orders)
+        reports = fleet.sync_each(host, orders, devices=devices)
         assert host.reads["/proc/devices"] == 1
         assert all(report.changed for report in reports)
         assert all("c 511:* rwm" in node.conf(int(ct_id)).read_text() for ct_id in orders)

@@ -22,9 +22,10 @@ class Order(NamedTuple):
 
 
 def sync_each(host: Host, orders: Mapping[str, Order], dry_run: bool = False, prove: Optional[sync.Prove] = None,
-              quorum: Optional[Patience] = None) -> List[Report]:
-    """A report for each container, in order. Raises OSError only where the host's own devices cannot be read."""
-    devices = see.device_table_of(host) if orders else None
+              quorum: Optional[Patience] = None, devices: Optional[DeviceTable] = None) -> List[Report]:
+    """A report for each container, in order. devices: those of the host, where they were looked at already. Raises OSError
+    only where they cannot be read."""
+    devices = see.device_table_of(host) if orders and devices is None else devices
     out = []
     for ct_id, order in orders.items():
         try:
@@ -55,9 +56,8 @@ def may(action: Action, policy: str) -> bool:
     return action.name != restart.NAME or policy == sync.ALWAYS or (policy == sync.IDLE and not action.destroys)
 
 
-def with_gpus(host: Host, devices: Optional[DeviceTable] = None) -> Tuple[str, ...]:
-    """The containers of this host whose config has anything of NVIDIA's."""
-    table = devices or see.device_table_of(host)
+def with_gpus(host: Host, table: DeviceTable) -> Tuple[str, ...]:
+    """The containers of this host whose config has anything of NVIDIA's. table: the host's devices."""
     out = []
     for ct_id in store.known_ids(host):
         try:
