@@ -16,7 +16,7 @@ import json
 import re
 import zipfile
 from importlib.resources import files
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Set, Tuple
 
 from . import __version__
 
@@ -115,14 +115,17 @@ def closure(start: str, read: Callable[[str], Optional[bytes]]) -> Dict[str, byt
     """Every file that a file imports by relative imports, wherever in it they stand, itself included. read: the text of a
     file, None when there is none of that name."""
     found: Dict[str, bytes] = {}
+    asked: Set[str] = set()  # most of what may be meant by an import is no file: it is asked for once, not at each import
     waiting = [start]
     while waiting:
         name = waiting.pop()
-        text = None if name in found else read(name)
-        if text is None:
+        if name in asked:
             continue
-        found[name] = text
-        waiting += imported(name, text)
+        asked.add(name)
+        text = read(name)
+        if text is not None:
+            found[name] = text
+            waiting += imported(name, text)
     return found
 
 
