@@ -44,6 +44,9 @@ VALUE = value(TARGET)
 FINDING = "HT505"
 
 
+Serves = Sequence[Tuple[str, int]]
+
+
 @dataclass(frozen=True)
 class Sight:
     """Whether a container sees the models. step: the change of its file, None if the entry is there. pending: it runs, and
@@ -59,9 +62,9 @@ class Sight:
     findings: Tuple[Finding, ...]
 
 
-def look(host: Host, ct_id: str, targets: Sequence[str] = (TARGET,)) -> Sight:
-    """See and judge one container. targets: where it shall see the models. Refused for one that is not here, or whose file must
-    be and cannot be edited now."""
+def look(host: Host, ct_id: str, targets: Sequence[str] = (TARGET,), serves: Serves = ()) -> Sight:
+    """See and judge one container. targets: where it shall see the models. serves: the (engine, port) pairs that are declared
+    in it: their open connections are a loss. Refused for one that is not here, or whose file must be and cannot be edited now."""
     config, at = store.find(host, ct_id), " and ".join(targets)
     step = _step(config, targets)
     pid = see.running_pid(host, config)
@@ -77,7 +80,7 @@ def look(host: Host, ct_id: str, targets: Sequence[str] = (TARGET,)) -> Sight:
     lost: Tuple[str, ...] = ()
     restart: Tuple[Action, ...] = ()
     if pending:
-        lost = see.losses(host, config, pid, see.devices_for(host, config))
+        lost = see.losses(host, config, pid, see.devices_for(host, config), serves)
     ha = pending and store.is_ha_managed(host, ct_id)
     if pending:
         restart = again.actions(config, "%s is not there inside, and only a start mounts it" % at, lost, ha)
@@ -148,10 +151,10 @@ def _shown(host: Host, pid: int, targets: Sequence[str]) -> bool:
 
 
 def show(host: Host, ct_id: str, restart: str = outlook.NEVER, dry_run: bool = False,
-         targets: Sequence[str] = (TARGET,)) -> Report:
+         targets: Sequence[str] = (TARGET,), serves: Serves = ()) -> Report:
     """Make the container see the models: the file (locked, backed up, journalled, read back), then a restart if the policy
     lets it. Raises Refused before anything is written; what goes wrong later is a finding."""
-    before = look(host, ct_id, targets)
+    before = look(host, ct_id, targets, serves)
     steps = (before.step,) if before.step else ()
     may = before.pending and (restart == outlook.ALWAYS or restart == outlook.IDLE and not before.losses)
     actions = before.restart if may else ()
@@ -167,7 +170,7 @@ def show(host: Host, ct_id: str, restart: str = outlook.NEVER, dry_run: bool = F
     done: List[Action] = []
     if not failed:
         failed += again.carry_out(host, before.config, actions, done, FINDING)
-    after = look(host, ct_id, targets)
+    after = look(host, ct_id, targets, serves)
     return Report("stage add", host.uname()[0], {}, tuple(failed) + after.findings, steps if not failed else (), tuple(done),
                   tuple(host.effects), True, "apply")
 

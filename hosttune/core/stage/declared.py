@@ -9,7 +9,7 @@ from typing import Dict, Mapping, Optional, Sequence, Tuple
 
 from ..host import Host
 from ..lxc import models as in_container
-from ..lxc import sync
+from ..lxc import outlook, sync
 from ..model import FAIL, Finding, Refused, Report
 from ..profile import Container, Profile
 from . import add, manifest, nodes, pages, source, space, status
@@ -73,7 +73,8 @@ def bring(host: Host, profile: Profile, name: str, spec: str = "", caches: Seque
     for ct_id in containers_of(profile, name):
         policy = restart or profile.containers.get(ct_id, Container()).restart
         try:
-            seen = in_container.show(host, ct_id, policy, dry_run, targets_of(profile, ct_id))
+            serves = outlook.serves(profile.engines, ct_id)
+            seen = in_container.show(host, ct_id, policy, dry_run, targets_of(profile, ct_id), serves)
         except Refused as e:
             report = replace(report, findings=report.findings + (sync.refused(ct_id, e),))
             continue
