@@ -18,7 +18,9 @@ from .replay import host_of, keep_host, replay_option
 @click.argument("knobs", nargs=-1, metavar="[KNOB]...")
 @profile_option
 @replay_option
-@click.option("--nvml", is_flag=True, help="Ask the driver too, through nvidia-smi: compute mode, MIG, ECC, power, clocks.")
+@click.option(
+    "--nvml", is_flag=True, help="Ask the driver too, through nvidia-smi: compute mode, MIG, ECC, power, clocks."
+)
 @reporting
 def command(
     knobs: tuple[str, ...], profile_path: str | None, record: str | None, replay: str | None, nvml: bool, output: Output

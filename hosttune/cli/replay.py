@@ -22,8 +22,12 @@ from ..data import machine
 def replay_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds --record FILE and --replay FILE; the function gets them as `record` and `replay`."""
     kind = click.Path(dir_okay=False)
-    replay = click.option("--replay", type=kind, metavar="FILE", help="Look at the host of a recording; asks no machine.")
-    record = click.option("--record", type=kind, metavar="FILE", help="Write all that was asked and answered into a new file.")
+    replay = click.option(
+        "--replay", type=kind, metavar="FILE", help="Look at the host of a recording; asks no machine."
+    )
+    record = click.option(
+        "--record", type=kind, metavar="FILE", help="Write all that was asked and answered into a new file."
+    )
     return record(replay(command))
 
 

@@ -9,9 +9,12 @@ from ..core import boot
 from ..core.live import LiveHost
 from ..core.profile import PATH
 
-HELP = """When a GPU comes back, its driver is bound, or a module of it is loaded: look at the settings that %s
+HELP = (
+    """When a GPU comes back, its driver is bound, or a module of it is loaded: look at the settings that %s
 declares, and put them right as its `mode` lets. Until it is interrupted; each line says what was done. As a unit: hosttune apply
-boot-units.""" % PATH
+boot-units."""
+    % PATH
+)
 
 
 @click.command(name="watch", help=HELP)

@@ -97,7 +97,9 @@ def test_guests_wait_for_settings_and_nodes_but_for_no_copy() -> None:
     waits = {name: "pve-guests.service" in before(boot_units.unit(name, "/code")) for name in UNITS}
     assert waits == {boot_units.KNOBS_UNIT: True, boot_units.DEVICES_UNIT: True, boot_units.STAGE_UNIT: False}
     texts = [boot_units.unit(name, "/code") for name in UNITS]
-    assert all("\nTimeoutStartSec=" in text and "\nRequiredBy=" not in text for text in texts), "bounded, and required by nobody"
+    assert all("\nTimeoutStartSec=" in text and "\nRequiredBy=" not in text for text in texts), (
+        "bounded, and required by nobody"
+    )
 
 
 def before(text: str) -> list[str]:
@@ -121,7 +123,9 @@ def test_a_bad_profile_changes_nothing_and_is_named(text: str, words: str) -> No
 UNITS = (boot_units.KNOBS_UNIT, boot_units.DEVICES_UNIT, boot_units.STAGE_UNIT)
 SYSTEMD: dict[str, dict[str, Any]] = {
     "dirs": {"/run/systemd/system": []},
-    "nodes": {"/etc/systemd/system/%s.wants/%s" % (by, name): {"errno": "ENOENT"} for name, by in boot_units.ENABLED.items()},
+    "nodes": {
+        "/etc/systemd/system/%s.wants/%s" % (by, name): {"errno": "ENOENT"} for name, by in boot_units.ENABLED.items()
+    },
     "files": {"/etc/systemd/system/%s" % name: {"errno": "ENOENT"} for name in boot_units.NAMES},
 }
 
@@ -142,7 +146,9 @@ def test_the_units_are_planned_with_profile_and_code() -> None:
     assert targets[PATH].mode == 0o600 and json.loads(targets[PATH].after or "") == APPLY
     assert targets[boot_units.KNOBS_UNIT].argv == ("systemctl", "enable", "--no-reload", boot_units.KNOBS_UNIT)
     watch = targets[boot_units.WATCH_UNIT]
-    assert watch.argv == ("systemctl", "enable", "--now", boot_units.WATCH_UNIT), "nobody waits for a boot to be watched over"
+    assert watch.argv == ("systemctl", "enable", "--now", boot_units.WATCH_UNIT), (
+        "nobody waits for a boot to be watched over"
+    )
     assert watch.undo == ("systemctl", "disable", "--now", boot_units.WATCH_UNIT), "and revert ends what it started"
     order = [step.target for step in steps]
     assert order.index("/etc/systemd/system/" + boot_units.WATCH_UNIT) < order.index(boot_units.WATCH_UNIT)

@@ -114,7 +114,9 @@ def test_shipped_profiles_inherit_and_hold_what_can_be_had() -> None:
 
 def test_each_want_says_where_it_stands(tmp_path: Path) -> None:
     path = tmp_path / "site.yml"
-    path.write_text('hosttune:\n  knobs:\n    profile: pcie-inference\n    numa-balancing: "1"\n    boot-units: leave\n')
+    path.write_text(
+        'hosttune:\n  knobs:\n    profile: pcie-inference\n    numa-balancing: "1"\n    boot-units: leave\n'
+    )
     profile = load(str(path))
     assert profile.sources["numa-balancing"] == "%s:4" % path
     assert profile.sources["pcie-max-read-request"] == "%s:3 (pcie-inference)" % path
@@ -163,7 +165,10 @@ def test_aliases_are_not_gone_through_again_and_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "places"),
     [
-        ('{"a": {"b": [1, {"c": 2}]},\n "d": "x:{,"}', {"a": 1, "a.b": 1, "a.b[0]": 1, "a.b[1]": 1, "a.b[1].c": 1, "d": 2}),
+        (
+            '{"a": {"b": [1, {"c": 2}]},\n "d": "x:{,"}',
+            {"a": 1, "a.b": 1, "a.b[0]": 1, "a.b[1]": 1, "a.b[1].c": 1, "d": 2},
+        ),
         ('[\n{"k":\n1}\n]', {"[0]": 2, "[0].k": 2}),
         ('{"a\\"b": {},\n"c": []}', {'a"b': 1, "c": 2}),
         ("3", {}),

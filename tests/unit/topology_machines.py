@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Machines on paper for topologies, from a few lines each: what sysfs would show, down to the symbolic links.
 
-A tree is {root bus: [port or endpoint]}, a port is (bdf, [what hangs below it]); what hangs below is an endpoint or the ports of a
-switch.
+A tree is {root bus: [port or endpoint]}, a port is (bdf, [what hangs below it]); what hangs below is an endpoint or the ports of
+a switch.
 """
 
 from __future__ import annotations
