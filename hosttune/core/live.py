@@ -25,6 +25,10 @@ _TYPES = (
 )
 
 
+STANDING = 4
+"""Commands that may wait for a next question at once: fifty containers are looked at one after the other."""
+
+
 class LiveHost(Host):
     """This machine, as the calling process sees it."""
 
@@ -88,6 +92,8 @@ class LiveHost(Host):
             told = there.ask(line, timeout)
             if not there.over:
                 self._standing[tuple(argv)] = there
+            for longest_unasked in list(self._standing)[:-STANDING]:
+                del self._standing[longest_unasked]
             return told
 
         with self._one_speaks:

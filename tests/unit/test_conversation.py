@@ -59,6 +59,14 @@ def test_a_process_that_has_ended_is_started_again() -> None:
     assert ping(host)["pid"] != first
 
 
+def test_of_many_that_were_asked_only_a_few_wait_on() -> None:
+    host = LiveHost()
+    programs = ["import os\nfor line in __import__('sys').stdin: print('{\"pid\": %%d}' %% os.getpid(), flush=True) # %d" % n
+                for n in range(7)]  # fmt: skip
+    pids = [json.loads(host.converse([sys.executable, "-Ic", one], b"", b"", 60).out)["pid"] for one in programs]
+    assert [gone(pid) for pid in pids] == [True] * 3 + [False] * 4
+
+
 def test_a_refusal_ends_nothing() -> None:
     host = LiveHost()
     before = ping(host)["pid"]
