@@ -210,7 +210,10 @@ def preview(file: str, devices: str, gpu_count: int | None, pve_container: str |
     With -o json or junit the report holds both (`facts.file`). DEVICES from a recording also tells NUMA nodes, PCI addresses
     and UUIDs. Exit code: 0 nothing to do, 1 something to do or to warn of, 2 refused.
     """
-    data = Path(file).read_bytes()
+    with Path(file).open("rb") as copy:
+        data = copy.read(store.PMXCFS_FILE_LIMIT + 1)
+    if len(data) > store.PMXCFS_FILE_LIMIT:
+        raise Refused("no container config is larger than %d bytes" % store.PMXCFS_FILE_LIMIT, file)
     if b"\0" in data:
         raise Refused("this is not a container config: it holds NUL bytes", file)
     host, table = _table(devices, gpu_count, pve_container)

@@ -285,7 +285,9 @@ def test_a_preview_needs_nothing_but_a_file_and_a_device_list() -> None:
 
 @pytest.mark.parametrize(("data", "path", "dialect"), [
     (b"lxc.uts.name = a\n", "x", "lxc"), (b"lxc.uts.name = a\n", "200.conf", "lxc"), (b"arch: amd64\nlxc.x = 1\n", "x", "pve"),
-    (b"arch:amd64\nlxc.x = 1\n", "x", "pve"), (b"lxc.x = 1\n\n[before]\nlxc.x = 2\n", "x", "pve"), (b"lxc.cap.drop:\n", "x", "pve"), (b"", "200.conf", "pve"), (b"", "/var/lib/lxc/a/config", "lxc"),
+    (b"arch:amd64\nlxc.x = 1\n", "x", "pve"),
+    (b"lxc.x = 1\n\n[before]\nlxc.x = 2\n", "x", "pve"), (b"lxc.cap.drop:\n", "x", "pve"),
+    (b"", "200.conf", "pve"), (b"", "/var/lib/lxc/a/config", "lxc"),
 ])
 def test_the_dialect_of_a_copy_is_guessed_from_what_stands_in_it(data: bytes, path: str, dialect: str) -> None:
     assert store.guess_dialect(path, data) == dialect

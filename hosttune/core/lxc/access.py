@@ -10,7 +10,7 @@ with the same fields. And a list that ends up empty is no program at all: every 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import List, Optional, Sequence, Tuple
+from typing import Dict, Optional, Sequence, Tuple
 
 from .document import Line
 from .rules import Rule
@@ -57,27 +57,22 @@ def access(rules: Sequence[Tuple[Line, Rule]], free: bool, rules_end_freedom: bo
 
 
 def _summed(items: Sequence[Item], free: bool, last: Optional[Tuple[Line, Rule]]) -> Access:
-    kept: List[Item] = []
+    kept: Dict[object, Item] = {}
     all_allowed, by = False, last
     for line, allows, rule in items:
         if rule.fatal:
             if allows and line is not None:
                 return Access(everything=(line, rule))
         elif rule.type == "a":
-            kept, all_allowed = [], allows
+            kept, all_allowed = {}, allows
             by = (line, rule) if line is not None else by
         else:
-            same = next((n for n, (_, _, other) in enumerate(kept) if other.same(rule)), None)
-            kept[len(kept) if same is None else same:len(kept) if same is None else same + 1] = [(line, allows, rule)]
-    rules = [(line, allows, rule) for line, allows, rule in kept if line is not None]
-    if not (all_allowed or _is_empty(kept)):
+            kept[rule.fields] = (line, allows, rule)  # one with the same fields keeps its place
+    rules = [(line, allows, rule) for line, allows, rule in kept.values() if line is not None]
+    empty = all(rule is _DEVS for _, _, rule in kept.values())  # there may be no devN entry at all: its place does not count
+    if not (all_allowed or empty):
         opened = tuple((line, rule) for line, allows, rule in rules if allows)
         whole = next((pair for pair in opened if pair[1].everything), None)
-        return Access(False, whole, opened, cut=all(rule is not _DEVS for _, _, rule in kept))
+        return Access(False, whole, opened, cut=_DEVS.fields not in kept)
     denied = tuple((line, rule) for line, allows, rule in rules if not allows)
     return Access(free, None if free else by, (), denied)
-
-
-def _is_empty(kept: Sequence[Item]) -> bool:
-    """Whether nothing is left; there may be no devN entry at all, so that its place does not count."""
-    return all(rule is _DEVS for _, _, rule in kept)

@@ -39,10 +39,14 @@ class Rule:
         """An empty value: it wipes the list, and what follows starts a new one."""
         return self.everything and not self.type
 
+    @property
+    def fields(self) -> Tuple[object, ...]:
+        """What two rules must have in common to be one: liblxc compares the fields, not what they cover."""
+        return self.type, self.major, self.minor, self.access, self.path
+
     def same(self, other: "Rule") -> bool:
-        """Whether a deny rule is exactly this allow rule: liblxc compares the fields, not what they cover."""
-        return (self.type, self.major, self.minor, self.access, self.path) == (
-            other.type, other.major, other.minor, other.access, other.path)
+        """Whether a deny rule is exactly this allow rule."""
+        return self.fields == other.fields
 
     def touches(self, major: int, minor: Optional[int]) -> bool:
         """Whether this rule decides, where it stands, over opening that character device for reading and writing: one that

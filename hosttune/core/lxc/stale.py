@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import List, Tuple
+from typing import FrozenSet, List, Tuple
 
 from ..devices import DeviceTable, has_static_major, is_dynamic, is_gpu_driver, is_nvidia_path
 from .document import Line
@@ -40,12 +40,15 @@ def stale_rules(have: Entries, devices: DeviceTable) -> Tuple[Stale, ...]:
     """Allow rules for a dynamic major that no NVIDIA or DRM driver owns and that nothing else in the config explains."""
     out: List[Stale] = []
     suspects = _unaccounted(have, devices)
+    majors, absent = _passed(have, devices)
     for line, rule in have.rules:
         major = rule.major
         if line.key != ALLOW or rule.bad or rule.type != "c" or major is None or not is_dynamic(major):
             continue
         names = devices.names.get(major, ())
-        if any(is_gpu_driver(name) for name in names) or _is_for(have, major, names, devices):
+        if any(is_gpu_driver(name) for name in names) or major in majors:
+            continue
+        if any(_akin(path, name) for name in names for path in absent):
             continue
         if names:
             meant = any(name.startswith(_GIVEN_ON_PURPOSE) for name in names)
@@ -59,20 +62,17 @@ def stale_rules(have: Entries, devices: DeviceTable) -> Tuple[Stale, ...]:
     return tuple(out)
 
 
-def _is_for(have: Entries, major: int, names: Tuple[str, ...], devices: DeviceTable) -> bool:
-    """Whether the config passes a device of that major: by number where the node is there, else by its driver's name."""
-    for path in have.paths:
-        if is_nvidia_path(path):
-            continue
+def _passed(have: Entries, devices: DeviceTable) -> Tuple[FrozenSet[int], Tuple[str, ...]]:
+    """The majors of the other devices that the config passes, and the paths of those whose node is not there to ask."""
+    majors, absent = set(), []
+    for path in sorted(path for path in have.paths if not is_nvidia_path(path)):
         node = (devices.nodes or {}).get(path)
         if node is not None and node.type == "char":
-            if node.major == major:
-                return True
-        elif any(inner.major == major and inner.type == "char" for _, inner in devices.below(path)):
-            return True
-        elif any(_akin(path, name) for name in names):
-            return True
-    return False
+            majors.add(node.major)
+        else:
+            majors.update(inner.major for _, inner in devices.below(path) if inner.type == "char")
+            absent.append(path)
+    return frozenset(majors), tuple(absent)
 
 
 def _akin(path: str, driver: str) -> bool:

@@ -154,7 +154,8 @@ def is_ha_managed(host: Host, ct_id: str) -> bool:
 def guess_dialect(path: str, data: bytes) -> str:
     """The dialect of a copy of a config: by what stands in it, else by its name."""
     keys: List[bytes] = [line for line in data.split(b"\n") if line.startswith(b"lxc.")]
-    if re.search(rb"(?m)^[a-z][a-z_]*\d*: ", data) or any(re.match(rb"lxc\.[^=:\s]+:", line) for line in keys):
+    section_or_key = rb"(?mi)^([a-z][a-z_]*\d*:[ \t]*\S|\[[a-z][a-z0-9_:\-]+\]\s*$)"
+    if re.search(section_or_key, data) or any(re.match(rb"lxc\.[^=:\s]+:", line) for line in keys):
         return PVE
     if any(b"=" in line for line in keys):
         return LXC
