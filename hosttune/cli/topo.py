@@ -15,6 +15,7 @@ from ..core.host import digest, read_or_none
 from ..core.live import LiveHost
 from ..core.model import WARN, Finding, Refused, as_dict
 from .output import coloured, utf8
+from .profile import load, profile_option
 from .replay import host_of, keep_host, replay_option
 
 SCHEMA = "hosttune.topology/1"
@@ -27,6 +28,7 @@ SCHEMA = "hosttune.topology/1"
 @click.option("--strict", is_flag=True, help="A set that crosses NUMA nodes makes the exit code 1.")
 @click.option("--color", "colour", type=click.Choice(["auto", "always", "never"]), default="auto")
 @click.option("--ascii", "ascii_", is_flag=True, help="No character beyond ASCII.")
+@profile_option
 @replay_option
 def command(
     gpus: str | None,
@@ -35,11 +37,14 @@ def command(
     strict: bool,
     colour: str,
     ascii_: bool,
+    profile_path: str | None,
     record: str | None,
     replay: str | None,
 ) -> int:
     """Sockets, NUMA nodes, PCIe ports and switches, and the GPUs, NICs and NVMe drives below them, with their links; the ways
     between GPUs, and the groups for tensor parallelism that they imply. Reads /sys and /proc alone. Changes nothing.
+
+    Says which sets cross NUMA nodes: that of --gpus, and those of the engines that the profile declares.
     """
     host = host_of(replay, record)
     machine = topology.see(host)
@@ -49,6 +54,8 @@ def command(
         raise Refused("no NUMA node and no PCI device can be seen%s" % (" (%s)" % why if why else ""), replay or "/sys")
     chosen = gpu_groups.choose(machine, gpus) if gpus is not None else ()
     found = [gpu_groups.crossing(machine, chosen)] if chosen else []
+    if profile_path or not replay:  # this machine's own profile says nothing of another
+        found += gpu_groups.of_engines(machine, load(profile_path).engines)
     if svg:
         _draw(svg, machine, chosen, found)
     if format_ == "json":

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Dict, List, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from .catalogue import finding
 from .model import OK, WARN, Finding, Hint, Refused
@@ -124,10 +124,24 @@ def choose(machine: Topology, text: str) -> Tuple[int, ...]:
     return tuple(sorted(chosen))
 
 
-def crossing(machine: Topology, chosen: Sequence[int]) -> Finding:
+def of_engines(machine: Topology, engines: Mapping[str, Mapping[str, Any]]) -> List[Finding]:
+    """HT910 for each declared engine that names its GPUs by number; one that names what is not there is told so."""
+    found = []
+    for name, engine in engines.items():
+        gpus = str(engine.get("gpus", "all"))
+        if not re.fullmatch(r"\d+(,\d+)+", gpus):
+            continue  # all, a node's own, none, or by UUID
+        try:
+            found.append(crossing(machine, choose(machine, gpus), "engine %s, " % name))
+        except Refused as e:
+            found.append(finding(CROSSES, WARN, "engine " + name, "%s: %s" % (e.what, e.way_out)))
+    return found
+
+
+def crossing(machine: Topology, chosen: Sequence[int], whose: str = "") -> Finding:
     """HT910: do these GPUs lie on one node? With the set of the same size that does."""
     gpus = [gpu for gpu in machine.gpus if _n(gpu) in chosen]
-    subject = "GPUs " + spans(chosen)
+    subject = "%sGPUs %s" % (whose, spans(chosen))
     unknown = [_n(gpu) for gpu in gpus if gpu.node is None]
     if unknown:
         what = "the NUMA node of GPU %s is not told: by firmware, or from inside a virtual machine" % spans(unknown)

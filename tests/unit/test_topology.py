@@ -160,6 +160,23 @@ def test_gpus_of_a_virtual_machine_hang_on_the_root_bus_itself() -> None:
     ET.fromstring(topo_svg.render(machine))
 
 
+def test_engines_whose_gpus_cross_a_node_are_named() -> None:
+    sets = {
+        "good": "0,1,2,3",
+        "founding": "1,2,3,4",
+        "node": "numa:0",
+        "whole": "all",
+        "none": "none",
+        "gone": "7,9",
+        "one": "5",
+    }
+    found = gpu_groups.of_engines(seen(machines.founding()), {name: {"gpus": gpus} for name, gpus in sets.items()})
+    assert [(f.subject, f.status) for f in found] == [
+        ("engine good, GPUs 0-3", "ok"), ("engine founding, GPUs 1-4", "warn"), ("engine gone", "warn"),
+    ]  # fmt: skip
+    assert "there is no GPU 9" in found[2].summary
+
+
 @pytest.mark.parametrize("text", ["", "a", "3-1", "0,,1", "-1", "8", "0-9999", "numa:7", "numa:", "1;2"])
 def test_a_set_that_is_none_is_refused_with_what_there_is(text: str) -> None:
     with pytest.raises(Refused) as e:
@@ -205,6 +222,10 @@ def test_the_command_draws_a_recording(recording: Path, tmp_path: Path, capsys: 
         "its own picture is made anew"
     )
     told = json.loads(capsys.readouterr().out)
+    profile = tmp_path / "site.yml"
+    profile.write_text("engines:\n  e: {engine: vllm, model: /m, port: 1, gpus: '3,4'}\n")
+    assert main(["topo", "--replay", str(recording), "--profile", str(profile), "--strict"]) == 1
+    assert "HT910  engine e, GPUs 3-4: they cross NUMA nodes" in capsys.readouterr().out
     assert told["schema"] == "hosttune.topology/1" and told["paths"]["0"]["7"] == "SYS" and len(told["devices"]) == 11
     ET.parse(svg)
 
