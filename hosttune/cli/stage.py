@@ -104,7 +104,7 @@ class Line:
 @command.command(name="add", short_help="bring a model into memory")
 @click.argument("model")
 @click.option("--source", "spec", default="", metavar="SOURCE",
-              help="A directory, ssh:HOST:DIRECTORY, or hf:REPO@REVISION (the cache here, else the hub). Default: the profile's.")  # fmt: skip
+              help="A directory, ssh:HOST:DIRECTORY, or hf:REPO@REVISION (cache, else hub). Default: the profile's.")  # fmt: skip
 @click.option("--restart", type=click.Choice(["never", "idle", "always"]),
               help="Of the containers that use it. Default: as the profile says, else never.")  # fmt: skip
 @click.option("--threads", type=click.IntRange(0, 256), default=0, help="Default: one for each CPU, at most 32.")
