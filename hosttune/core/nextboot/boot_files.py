@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from typing import List, Optional
 
 from ..catalogue import finding
@@ -20,7 +21,10 @@ def judge(host: Host, kernel: NextKernel) -> Optional[Finding]:
     """HT704; None where the boot entry names no file that this machine could look at."""
     if not kernel.initrd:
         return None
-    subject, make = "initramfs of %s" % kernel.release, "update-initramfs -u -k %s" % kernel.release
+    subject, release = "initramfs of %s" % kernel.release, shlex.quote(kernel.release)
+    # dracut names its files initramfs-RELEASE.img, initramfs-tools initrd.img-RELEASE.
+    dracut = "/initramfs-" in kernel.initrd
+    make = "dracut --force --kver %s" % release if dracut else "update-initramfs -u -k %s" % release
     stat = _stat(host, kernel.initrd)
     if stat is None or not stat.size:
         return finding(
@@ -32,7 +36,7 @@ def judge(host: Host, kernel: NextKernel) -> Optional[Finding]:
             want=kernel.initrd,
             proof=PROVED,
             evidence=(kernel.how,),
-            hint=Hint(make.replace("-u", "-c"), "host", "nothing is restarted"),
+            hint=Hint(make.replace(" -u ", " -c "), "host", "nothing is restarted"),
         )
     newer = _newer(host, stat.mtime)
     if newer:

@@ -13,7 +13,11 @@ import shlex
 from dataclasses import dataclass
 from typing import Dict, List, Optional, Sequence, Tuple
 
-CONFIG, ENVIRONMENT = "/boot/grub/grub.cfg", "/boot/grub/grubenv"
+FOLDERS = ("/boot/grub", "/boot/grub2")
+"""Each holds grub.cfg and grubenv, the environment block. The second is Fedora's and SUSE's."""
+BLS = re.compile(r"(?m)^\s*blscfg\b")
+"""Fedora's menu: its entries are files of /boot/loader/entries, and saved_entry is the name of one."""
+_DEEPEST = 50
 
 _DEFAULT = re.compile(r'\s*set default="?([^"\n]*?)"?\s*\Z')
 
@@ -39,21 +43,23 @@ def parse(text: str) -> Tuple[Tuple[Entry, ...], str]:
     return top, set_to[-1] if set_to else ""
 
 
-def _block(lines: Sequence[str], at: int) -> Tuple[Tuple[Entry, ...], int]:
+def _block(lines: Sequence[str], at: int, depth: int = 0) -> Tuple[Tuple[Entry, ...], int]:
     """Entries from line `at` to the brace that closes the block, and the line after it."""
     found: List[Entry] = []
     while at < len(lines):
         words, here = _words(lines[at]), at
+        if depth > _DEEPEST:
+            raise ValueError("a menu of more than %d levels" % _DEEPEST)
         at += 1
         if words[:1] == ["}"]:
             break
         if words[:1] in (["menuentry"], ["submenu"]) and words[-1] == "{":
             entry = Entry(words[1], _id(words), here + 1)
-            inner, end = _block(lines, at)
+            inner, end = _block(lines, at, depth + 1)
             found.append(_submenu(entry, inner) if words[0] == "submenu" else _filled(entry, lines[at:end]))
             at = end
         elif words[-1:] == ["{"]:  # a function
-            _, at = _block(lines, at)
+            _, at = _block(lines, at, depth + 1)
     return tuple(found), at
 
 

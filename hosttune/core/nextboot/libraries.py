@@ -8,6 +8,7 @@ module at the next boot; a container's half stays where it was.
 from __future__ import annotations
 
 import re
+import shlex
 from typing import List, Optional, Sequence, Tuple
 
 from ..catalogue import finding
@@ -32,6 +33,12 @@ _LIBCUDA = re.compile(r"libcuda\.so\.(\d{3,}\.\d+(?:\.\d+)?)\Z")
 
 def judge(host: Host, module: Module, guests: Sequence[Guest]) -> List[Finding]:
     """HT708 for the host, and for each container that uses GPUs."""
+    if not module.version:
+        return [
+            finding(
+                "HT903", ERROR, "libraries", "modinfo tells no version of %s: nothing to compare with" % module.path
+            )
+        ]
     found = [_compare(host, "", "host", "host", module)] if any(_versions(host, "")) else []
     for guest in guests:
         if guest.uses_nvidia:
@@ -43,6 +50,8 @@ def _specs(host: Host, module: Module) -> List[Finding]:
     """CDI specs of /etc/cdi: each names the driver's libraries by their version, and a container that uses it binds them."""
     for name in list_or_empty(host, CDI):
         path = "%s/%s" % (CDI, name)
+        if not name.endswith((".yaml", ".json")):
+            continue  # nobody reads it
         for number, line in enumerate((read_or_none(host, path) or "").splitlines(), 1):
             found = _NAMED.search(line)
             if found and found.group(1) != module.version:
@@ -57,7 +66,9 @@ def _specs(host: Host, module: Module) -> List[Finding]:
                         proof=PROVED,
                         evidence=("%s:%d %s" % (path, number, line.strip()[:100]), module.path),
                         hint=Hint(
-                            "nvidia-ctk cdi generate --output=%s" % path, "host", "after the reboot; containers must be made anew"
+                            "nvidia-ctk cdi generate --output=%s" % shlex.quote(path),
+                            "host",
+                            "after the reboot; containers must be made anew",
                         ),
                     )
                 ]
@@ -74,7 +85,7 @@ def _guest(host: Host, guest: Guest, module: Module) -> Finding:
             key,
             "it does not run: its libraries cannot be seen from here",
             machine=key,
-            decide="start it, then: hosttune doctor --next-boot",
+            decide="hosttune doctor --next-boot   # while it runs",
         )
     try:
         return _compare(host, "/proc/%d/root" % pid, key, key, module)
@@ -132,8 +143,8 @@ def _compare(host: Host, root: str, subject: str, machine: str, module: Module) 
         machine=machine,
         evidence=(root + path, "%s: version %s" % (module.path, module.version)),
         hint=Hint(
-            "install the driver's user-space part, version %s%s"
-            % (module.version, " (without kernel modules)" if inside else ""),
+            "ls -l %s   # install the driver's user-space part, version %s%s"
+            % (shlex.quote(path), module.version, " (without kernel modules)" if inside else ""),
             machine,
             "running programs keep the old library until they are started again",
         ),

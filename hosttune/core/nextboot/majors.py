@@ -29,13 +29,13 @@ SCRIPTS = (
     "/var/spool/cron/crontabs/root",
 )
 """Where people write a mknod that runs at boot; folders with their *.d folders."""
-_MKNOD = re.compile(r"mknod\b[^\n;&|]*?(/dev/nvidia\S+)\s+c\s+(\d+)\s+\d+")
-_TMPFILES = re.compile(r"\s*c[+!=~^$-]*\s+(/dev/nvidia\S+)\s(?:.*\s)?(\d+):\d+\s*\Z")
-_DEV_CHAR = re.compile(r"()/dev/char/(\d+):\d+")
+_MKNOD = re.compile(r"mknod\b[^\n;&|]*?(/dev/nvidia\S+)\s+c\s+(\d{1,9})\s+\d+")
+_TMPFILES = re.compile(r"\s*c[+!=~^$-]*\s+(/dev/nvidia\S+)\s(?:.*\s)?(\d{1,9}):\d+\s*\Z")
+_DEV_CHAR = re.compile(r"()/dev/char/(\d{1,9}):\d+")
 _ITEM, _PATH, _MAJOR = (
     re.compile(r"\s*-\s"),
-    re.compile(r"\s*(?:-\s+)?(?:path|hostPath):\s*\"?(/dev/\S+?)\"?\s*\Z"),
-    re.compile(r"\s*(?:-\s+)?major:\s*(\d+)\s*\Z"),
+    re.compile(r"\s*(?:-\s+)?(?:path|hostPath):\s*[\"']?(/dev/[^\s\"']+)[\"']?\s*(?:#.*)?\Z"),
+    re.compile(r"\s*(?:-\s+)?major:\s*(\d{1,9})\s*(?:#.*)?\Z"),
 )
 
 
@@ -116,6 +116,8 @@ def _cdi(host: Host, table: DeviceTable) -> Optional[Finding]:
     for folder in CDI:
         for name in list_or_empty(host, folder):
             path = "%s/%s" % (folder, name)
+            if not name.endswith((".json", ".yaml")):
+                continue  # nobody reads it
             text = read_or_none(host, path) or ""
             for written in _json_nodes(text, path) if name.endswith(".json") else _yaml_nodes(text, path):
                 if is_dynamic(written.major) and written.path.startswith("/dev/nvidia"):
@@ -140,7 +142,7 @@ def _cdi(host: Host, table: DeviceTable) -> Optional[Finding]:
         decide="" if now else "grep nvidia-uvm /proc/devices after the next boot",
         evidence=tuple(written.place for written in told[:3]),
         hint=Hint(
-            "systemctl enable --now nvidia-cdi-refresh.path nvidia-cdi-refresh.service, or at each boot: "
+            "systemctl enable --now nvidia-cdi-refresh.path nvidia-cdi-refresh.service   # or, at each boot: "
             "nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml",
             "host",
             "containers must be made anew to use it",
@@ -165,7 +167,7 @@ def _yaml_nodes(text: str, path: str) -> Iterator[Written]:
 def _json_nodes(text: str, path: str) -> Iterator[Written]:
     try:
         todo: List[Any] = [json.loads(text)]
-    except ValueError:
+    except (ValueError, RecursionError):
         return
     while todo:
         item = todo.pop()
@@ -194,7 +196,7 @@ def _scripts(host: Host, table: DeviceTable) -> Optional[Finding]:
         want="nvidia-modprobe -u -c=0",
         proof=PROVED,
         evidence=tuple(w.place for w in (wrong or found)[:3]),
-        hint=Hint("put in its place: nvidia-modprobe -u -c=0", "host", "nothing is restarted"),
+        hint=Hint("nvidia-modprobe -u -c=0   # in place of that line", "host", "nothing is restarted"),
     )
 
 

@@ -12,6 +12,7 @@ from .. import pci
 from ..catalogue import finding
 from ..host import Host, Ran, bytes_or_none, list_or_empty, read_or_none
 from ..model import ERROR, FAIL, FITS, OK, PROVED, Finding, Hint
+from . import modprobe
 from .kernel import NextKernel, headers, releases
 
 MODULES = ("nvidia", "nvidia-uvm")
@@ -35,7 +36,7 @@ class Module:
 
 def look(host: Host, kernel: NextKernel) -> Tuple[Optional[Module], List[Finding]]:
     """The nvidia module of that kernel (None when it is not there), and HT702, HT703."""
-    told = {name: _modinfo(host, kernel.release, name) for name in MODULES}
+    told = {name: _modinfo(host, kernel.release, modprobe.behind(host, name)[-1]) for name in MODULES}
     nvidia = told["nvidia"]
     if isinstance(nvidia, Ran):
         return None, [_missing(host, kernel, "nvidia", nvidia)]
@@ -44,12 +45,18 @@ def look(host: Host, kernel: NextKernel) -> Tuple[Optional[Module], List[Finding
         return nvidia, [_missing(host, kernel, "nvidia-uvm", uvm)]
     bad = _flavour(host, kernel, nvidia) or _firmware(host, nvidia)
     loaded = (read_or_none(host, "/sys/module/nvidia/version") or "").strip()
-    now = "" if not loaded else ", as now" if loaded == nvidia.version else "; %s is loaded now" % loaded
+    now = (
+        ""
+        if not loaded or not nvidia.version
+        else ", as now"
+        if loaded == nvidia.version
+        else "; %s is loaded now" % loaded
+    )
     fine = finding(
         "HT702",
         OK,
         "nvidia for %s" % kernel.release,
-        "nvidia %s loads%s" % (nvidia.version, now),
+        "nvidia %s loads%s" % (nvidia.version or "of a version that modinfo does not tell", now),
         have=nvidia.version,
         proof=PROVED,
         evidence=(nvidia.path,),
@@ -74,21 +81,22 @@ def _missing(host: Host, kernel: NextKernel, name: str, ran: Ran) -> Finding:
     if ran.rc == 127 or ran.timeout:
         why = "modinfo is not installed" if ran.rc == 127 else "modinfo gave no answer in %g s" % ran.timeout
         return finding("HT702", ERROR, subject, why, hint=Hint("apt install kmod", "host"))
-    others = [r for r in releases(host) if r != kernel.release and not isinstance(_modinfo(host, r, name), Ran)]
+    real = modprobe.behind(host, name)[-1]
+    others = [r for r in releases(host) if r != kernel.release and not isinstance(_modinfo(host, r, real), Ran)]
     evidence = [
         kernel.how,
-        "modinfo -k %s %s: %s" % (kernel.release, name, (ran.err.strip().splitlines() or ["no file name"])[0]),
+        "modinfo -k %s %s: %s" % (kernel.release, real, (ran.err.strip().splitlines() or ["no file name"])[0]),
     ]
     if others:
         evidence.append("the kernels that have it: %s" % ", ".join(others[-3:]))
     command = "apt install %s && dkms autoinstall -k %s" % (headers(kernel.release), kernel.release)
     if not [entry for entry in list_or_empty(host, "/var/lib/dkms") if entry.startswith("nvidia")]:
-        command = "apt install %s, then install the driver's modules for %s" % (
+        command = "apt install %s   # then install the driver's modules for %s" % (
             headers(kernel.release),
             kernel.release,
         )
     costs = "nothing is restarted; until then do not reboot, or pin a kernel that has it"
-    if others:
+    if others and kernel.release.endswith("-pve"):
         costs += ": proxmox-boot-tool kernel pin %s" % others[-1]
     return finding(
         "HT702",
@@ -104,7 +112,10 @@ def _missing(host: Host, kernel: NextKernel, name: str, ran: Ran) -> Finding:
 
 
 def _flavour(host: Host, kernel: NextKernel, nvidia: Module) -> Optional[Finding]:
-    ids = {gpu.bdf: int(gpu.device, 16) for gpu in pci.gpus(host) if re.match(r"0x[0-9a-f]{4}\Z", gpu.device)}
+    here = [
+        gpu for gpu in pci.gpus(host) if gpu.driver != "vfio-pci"
+    ]  # a virtual machine's is no business of these modules
+    ids = {gpu.bdf: int(gpu.device, 16) for gpu in here if re.match(r"0x[0-9a-f]{4}\Z", gpu.device)}
     need_open = [bdf for bdf, device in ids.items() if device >= FIRST_OPEN_ONLY]
     need_closed = [bdf for bdf, device in ids.items() if device < FIRST_WITH_GSP]
     if nvidia.license == CLOSED and need_open:
@@ -132,7 +143,7 @@ def _wrong(
             "%s/%s/device: 0x%04x" % (pci.DEVICES, bdfs[0], ids[bdfs[0]]),
         ),
         hint=Hint(
-            "install the driver's %s kernel modules, version %s" % (want, nvidia.version),
+            "dkms status   # install the driver's %s kernel modules, version %s" % (want, nvidia.version),
             "host",
             "takes effect with the next boot",
         ),
@@ -142,7 +153,11 @@ def _wrong(
 def _firmware(host: Host, nvidia: Module) -> Optional[Finding]:
     """The open modules start no GPU without the GSP firmware of their own version."""
     folder = "/lib/firmware/nvidia/%s" % nvidia.version
-    if nvidia.license != OPEN or any(name.startswith("gsp_") for name in list_or_empty(host, folder)):
+    if (
+        nvidia.license != OPEN
+        or not nvidia.version
+        or any(name.startswith("gsp_") for name in list_or_empty(host, folder))
+    ):
         return None
     return finding(
         "HT702",
@@ -153,7 +168,11 @@ def _firmware(host: Host, nvidia: Module) -> Optional[Finding]:
         want=folder + "/gsp_*.bin",
         proof=PROVED,
         evidence=("%s: version %s" % (nvidia.path, nvidia.version), folder + ": no gsp_*.bin"),
-        hint=Hint("reinstall the driver's firmware package of version %s" % nvidia.version, "host", "nothing"),
+        hint=Hint(
+            "ls /lib/firmware/nvidia   # reinstall the driver's firmware of version %s" % nvidia.version,
+            "host",
+            "nothing",
+        ),
     )
 
 
@@ -183,7 +202,7 @@ def _signature(host: Host, kernel: NextKernel, nvidia: Module) -> Finding:
         proof=PROVED,
         evidence=(asks, nvidia.path + ": no signer"),
         hint=Hint(
-            "mokutil --import /var/lib/dkms/mok.pub, then dkms install --force -m nvidia -v %s -k %s"
+            "mokutil --import /var/lib/dkms/mok.pub && dkms install --force -m nvidia -v %s -k %s"
             % (nvidia.version, kernel.release),
             "host",
             "asks for a password once, and again at the console in the next boot",

@@ -8,6 +8,7 @@ before the first call finds none.
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass
 from typing import List, Optional, Sequence, Tuple
 
@@ -20,7 +21,10 @@ from .guests import Guest
 UNITS = ("/etc/systemd/system", "/lib/systemd/system")
 GUESTS = ("pve-guests.service", "lxc.service")
 RULES = ("/etc/udev/rules.d", "/lib/udev/rules.d")
-_MAKES_UVM = re.compile(r"nvidia-modprobe\b.*(\s-\w*u|--unified-memory|-c\s*=?0)|mknod\b.*/dev/nvidia-uvm\b")
+_MAKES_UVM = re.compile(
+    r"(?m)^(?!\s*[#;]).*(?:nvidia-modprobe\b.*\s(?:-\w*u|--unified-memory)|mknod\b.*/dev/nvidia-uvm\b)"
+)
+"""-c alone makes nvidia0 and nvidiactl."""
 _UDEV = re.compile(r"nvidia[-_]uvm.*(nvidia-modprobe|mknod)")
 _WILL_NOT_START = "it does not start at the next boot: "
 
@@ -34,7 +38,7 @@ class Maker:
 
 
 def makers(host: Host) -> Tuple[Maker, ...]:
-    """Units that are in the boot and udev rules, the ordered ones first."""
+    """Units that are in the boot, what the guests' own unit does first, and udev rules; the ordered ones first."""
     found: List[Maker] = []
     for name in _enabled(host):
         text = next(
@@ -43,6 +47,12 @@ def makers(host: Host) -> Tuple[Maker, ...]:
         if name == DEVICES_UNIT or _MAKES_UVM.search(text):
             before = " ".join(re.findall(r"(?m)^\s*Before\s*=(.*)$", text)).split()
             found.append(Maker(name, bool(set(GUESTS) & set(before))))
+    for guest in GUESTS:
+        for folder in ("%s/%s.d" % (UNITS[0], guest), "%s/%s.d" % (UNITS[1], guest)):
+            for name in list_or_empty(host, folder):
+                text = read_or_none(host, "%s/%s" % (folder, name)) or ""
+                if name.endswith(".conf") and re.search(r"(?m)^\s*ExecStartPre\s*=", text) and _MAKES_UVM.search(text):
+                    found.append(Maker("%s/%s" % (folder, name), True))
     for folder in RULES:
         for name in list_or_empty(host, folder):
             for number, line in enumerate((read_or_none(host, "%s/%s" % (folder, name)) or "").splitlines(), 1):
@@ -110,7 +120,7 @@ def _made(by: Sequence[Maker], first: Optional[Maker], using: Sequence[Guest]) -
             have="nobody",
             want="a unit before %s" % GUESTS[0],
             proof=FITS,
-            decide="hosttune doctor --ct %s after the next boot" % using[0].id,
+            decide="hosttune doctor --ct %s   # after the next boot" % using[0].id,
             evidence=("no enabled unit in %s calls nvidia-modprobe -u" % UNITS[0], "no udev rule makes it"),
             hint=apply,
         )
@@ -149,7 +159,9 @@ def _starts(host: Host, guest: Guest, first: Optional[Maker]) -> List[Finding]:
                     proof=PROVED,
                     evidence=("%s needs it" % place,),
                     machine="ct:" + guest.id,
-                    hint=Hint("take the line out, or make what it names", "host", "nothing"),
+                    hint=Hint(
+                        "ls -l %s   # take the line out, or make what it names" % shlex.quote(path), "host", "nothing"
+                    ),
                 )
             ]
         if path.startswith("/dev/nvidia"):
@@ -162,7 +174,7 @@ def _starts(host: Host, guest: Guest, first: Optional[Maker]) -> List[Finding]:
                     have="made later",
                     want="made before guests",
                     proof=FITS,
-                    decide="pct start %s after the next boot" % guest.id,
+                    decide="pct start %s   # after the next boot" % guest.id,
                     evidence=("%s needs it" % place,),
                     machine="ct:" + guest.id,
                     hint=Hint("hosttune apply boot-units --profile FILE", "host", "nothing is restarted", "apply"),

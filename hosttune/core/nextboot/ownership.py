@@ -34,7 +34,7 @@ def judge(host: Host, kernel: NextKernel) -> List[Finding]:
                 proof=PROVED,
                 evidence=(taken[0][1],),
                 hint=Hint(
-                    "take the id out of that line, then update-initramfs -u",
+                    "grep -rn ids= /etc/modprobe.d   # take the id out, then update-initramfs -u",
                     "host",
                     "virtual machines that use such a GPU lose it",
                 ),
@@ -51,7 +51,7 @@ def judge(host: Host, kernel: NextKernel) -> List[Finding]:
                 have="not blocked",
                 want="blacklist nouveau",
                 proof=FITS,
-                decide="lspci -k -d 10de: after the next boot",
+                decide="lspci -k -d 10de:   # after the next boot",
                 evidence=(
                     "/lib/modules/%s/kernel/drivers/gpu/drm/nouveau is there" % kernel.release,
                     "%s: no blacklist nouveau" % modprobe.FOLDERS[-1],

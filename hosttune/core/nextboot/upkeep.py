@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from typing import List, Set, Tuple
 
 from ..catalogue import finding
@@ -107,7 +108,7 @@ def _unasked(host: Host, held: Set[str], driver: List[str]) -> List[Finding]:
             proof=FITS,
             decide="unattended-upgrade --dry-run --debug",
             evidence=("APT::Periodic::Unattended-Upgrade is on", "not held: %s" % ", ".join(free[:3])),
-            hint=Hint("apt-mark hold %s" % " ".join(free[:8]), "host", "upgrade them by hand: apt-mark unhold ..."),
+            hint=Hint("apt-mark hold %s" % " ".join(map(shlex.quote, free)), "host", "upgrade them by hand: apt-mark unhold ..."),
         )
     ]
 

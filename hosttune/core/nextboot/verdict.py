@@ -78,8 +78,11 @@ def _ask(what: str, ask: Callable[[], T], found: List[Finding]) -> Optional[T]:
                 "HT903", ERROR, what, "could not be told: " + why, hint=Hint("sudo hosttune doctor --next-boot", "host")
             )
         )
-    except Unrecorded as e:
-        found.append(finding("HT902", WARN, what, str(e)))
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as e:
+        if isinstance(e, Unrecorded):
+            found.append(finding("HT902", WARN, what, str(e)))
+        else:  # an answer of another shape
+            found.append(finding("HT903", ERROR, what, "not understood: %s" % str(e)[:200]))
     except Refused as e:
         found.append(finding("HT903", ERROR, e.where or what, e.what, hint=Hint(e.way_out, "host")))
     return None

@@ -25,7 +25,9 @@ def _judge(machines: Machines, machine: Machine) -> List[Finding]:
     codes = {name: code for name, code in machine.calls.items() if isinstance(code, int) and code}
     found = []
     for call in ("nvmlInit", "nvmlMemory", "cuInit", "cuCtxCreate"):
-        name = next((n for n in sorted(codes) if n == call or n.startswith(call + "@") and n != call + "@clean-env"), "")
+        name = next(
+            (n for n in sorted(codes) if n == call or n.startswith(call + "@") and n != call + "@clean-env"), ""
+        )
         causes = CAUSES.get((call, codes.get(name, 0)), ())
         meanings = (cause(machine, name, codes[name], below(machines, machine)) for cause in causes)
         found += [meaning for meaning in meanings if meaning][:1]
@@ -33,15 +35,17 @@ def _judge(machines: Machines, machine: Machine) -> List[Finding]:
 
 
 _POWER = code_cards.nvml_code(
-    "HT311", "GPU", "a GPU's power cable is not attached", "attach it", "the machine has to be off"
+    "HT311",
+    "GPU",
+    "a GPU's power cable is not attached",
+    "systemctl poweroff   # then attach it",
+    "the machine has to be off",
 )
 _LOST = code_cards.nvml_code("HT305", "GPU", "a GPU is lost", "systemctl reboot", "everything on the machine ends")
 _RESET = code_cards.nvml_code(
     "HT310", "GPU", "a GPU needs a reset", "nvidia-smi --gpu-reset -i INDEX", "programs on that GPU end"
 )
-_IRQ = code_cards.nvml_code(
-    "HT312", "GPU", "a GPU's interrupts do not arrive", "grep nvidia /proc/interrupts", ""
-)
+_IRQ = code_cards.nvml_code("HT312", "GPU", "a GPU's interrupts do not arrive", "grep nvidia /proc/interrupts", "")
 
 CAUSES: Dict[Tuple[str, int], Tuple[Cause, ...]] = {
     ("cuInit", 2): (code_limits.limits,),

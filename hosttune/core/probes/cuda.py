@@ -121,7 +121,7 @@ def _nvml(machine: Machine, faults: List[Finding]) -> Optional[Finding]:
     because = _unique(
         library + _subjects(faults, CONTROL) + (_ids(faults, "HT351") if isinstance(code, Mapping) else [])
     )
-    return _failed(machine, "HT361", "nvmlInit", code, because, "nvidia-smi", "")
+    return _failed(machine, "HT361", "nvmlInit", code, because, "dmesg | grep NVRM | tail", "", bool(faults))
 
 
 def _cuda(machines: Machines, machine: Machine, faults: List[Finding]) -> Optional[Finding]:
@@ -131,15 +131,21 @@ def _cuda(machines: Machines, machine: Machine, faults: List[Finding]) -> Option
     if code == 0:
         return finding("HT360", OK, "cuInit", "cuInit returns 0", have="0", machine=machine.key)
     given = _ids(faults, "HT410")
-    meant = given + [f.id for f in faults if f.status == FAIL and f.id in codes.IDS + codes.OF_NVML and f.machine == machine.key]
+    meant = given + [
+        f.id for f in faults if f.status == FAIL and f.id in codes.IDS + codes.OF_NVML and f.machine == machine.key
+    ]
     causes: Dict[Any, List[str]] = {
-        999: _ids(faults, "HT303", "HT350", *log.IDS) + _subjects(faults, UVM_NODE),
-        100: _ids(faults, "HT301", "HT302", "HT304", "HT352", *log.IDS) + _subjects(faults, CONTROL) + _gpu_nodes(faults),
+        999: _ids(faults, "HT303", "HT350", "HT409", *log.IDS) + _subjects(faults, UVM_NODE),
+        100: _ids(faults, "HT301", "HT302", "HT304", "HT352", *log.IDS)
+        + _subjects(faults, CONTROL)
+        + _gpu_nodes(faults),
         101: _ids(faults, "HT352"),
         34: _ids(faults, "HT351", "HT354"),
         803: _ids(faults, "HT350"),
     }
-    explained = given + _ids(faults, "HT351", "HT356", "HT357") if isinstance(code, Mapping) else causes.get(code, []) + meant
+    explained = (
+        given + _ids(faults, "HT351", "HT356", "HT357") if isinstance(code, Mapping) else causes.get(code, []) + meant
+    )
     where = below(machines, machine)
     clean = machine.calls.get("cuInit@clean-env")
     if not explained and clean == 0:
@@ -167,6 +173,7 @@ def _cuda(machines: Machines, machine: Machine, faults: List[Finding]) -> Option
         if isinstance(code, int)
         else "strace -f -e openat,ioctl PROGRAM",
         where,
+        bool(faults),
     )
 
 
@@ -181,11 +188,12 @@ def _work(machines: Machines, machine: Machine, faults: List[Finding]) -> List[F
         return [finding("HT360", OK, "contexts", told, machine=machine.key)]
     name, code = bad[0]
     because = _unique([f.id for f in faults if f.status == FAIL and f.id in codes.IDS + log.IDS])
-    return [_failed(machine, "HT360", name, code, because, "dmesg | grep -e NVRM -e Xid | tail", below(machines, machine))]
+    where = below(machines, machine)
+    return [_failed(machine, "HT360", name, code, because, "dmesg | grep -e NVRM -e Xid | tail", where, bool(faults))]
 
 
 def _failed(
-    machine: Machine, id: str, name: str, code: Any, because: Tuple[str, ...], decide: str, where: str
+    machine: Machine, id: str, name: str, code: Any, because: Tuple[str, ...], decide: str, where: str, others: bool
 ) -> Finding:
     word = " (%s)" % _NAMES[code] if name == "cuInit" and isinstance(code, int) and code in _NAMES else ""
     summary = "%s %s%s" % (name, _told(code), word)
@@ -196,7 +204,7 @@ def _failed(
         id,
         FAIL,
         name,
-        summary + "; every layer below looks right",
+        summary + ("; nothing that is wrong below explains that" if others else "; every layer below looks right"),
         have=have,
         want="0",
         proof=FITS,

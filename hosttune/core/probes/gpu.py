@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import List
 
 from ..catalogue import finding
@@ -47,7 +48,12 @@ def _judge(machines: Machines, machine: Machine) -> List[Finding]:
             )
         ]
     ours = [gpu for gpu in machine.gpus if gpu.driver == "nvidia"]
-    found = [f for gpu in machine.gpus if gpu.driver != "nvidia" for f in _bound_elsewhere(machines, machine, gpu, bool(ours))]
+    found = [
+        f
+        for gpu in machine.gpus
+        if gpu.driver != "nvidia"
+        for f in _bound_elsewhere(machines, machine, gpu, bool(ours))
+    ]
     if ours:
         found.append(
             finding(
@@ -107,7 +113,8 @@ def _bound_elsewhere(machines: Machines, machine: Machine, gpu: Gpu, others: boo
                 evidence=("%s -> %s" % (link, gpu.driver),),
                 machine=machine.key,
                 hint=Hint(
-                    "echo 'blacklist %s' > /etc/modprobe.d/hosttune-blacklist.conf && update-initramfs -u" % gpu.driver,
+                    "echo %s > /etc/modprobe.d/hosttune-blacklist.conf && update-initramfs -u"
+                    % shlex.quote("blacklist " + gpu.driver),
                     "host",
                     "a reboot",
                     "reboot",

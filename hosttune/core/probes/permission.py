@@ -65,7 +65,9 @@ def _refused(machines: Machines, machine: Machine, group: List[Node]) -> Finding
     ]
     allowed = machine.calls.get("allowlist")
     if facts is None and isinstance(allowed, Mapping) and "allowed" in allowed:
-        evidence.append("the device program here lets open: %s" % (str(allowed["allowed"]) or "none of NVIDIA's numbers"))
+        evidence.append(
+            "the device program here lets open: %s" % (str(allowed["allowed"]) or "none of NVIDIA's numbers")
+        )
     evidence += [reason.text] if reason.text else []
     if reason.kind == cgroup.PENDING:
         return finding(

@@ -8,14 +8,21 @@ from fnmatch import fnmatchcase as fnmatch
 from typing import List
 
 from ..catalogue import finding
-from ..model import FAIL, FITS, OK, PROVED, WARN, Finding, Hint, Probe
-from ..survey import CONTROL, UVM_NODE, UVM_TOOLS, Machine
+from ..model import ERROR, FAIL, FITS, OK, PROVED, WARN, Finding, Hint, Probe
+from ..survey import CONTROL, EYES, UVM_NODE, UVM_TOOLS, Machine
 from .scene import Machines
 
 
 def run(machines: Machines) -> List[Finding]:
-    """HT365, HT366, HT369."""
-    return [f for machine in machines.values() if machine.process for f in _sandbox(machine) + _limits(machine)]
+    """HT365, HT366, HT369; HT903 for a process that could not be looked at."""
+    unseen = [
+        finding("HT903", ERROR, EYES, "it could not be looked at: %s" % machine.unknown(EYES), machine=machine.key)
+        for machine in machines.values()
+        if machine.unknown(EYES)
+    ]
+    return unseen + [
+        f for machine in machines.values() if machine.process for f in _sandbox(machine) + _limits(machine)
+    ]
 
 
 def _sandbox(machine: Machine) -> List[Finding]:
