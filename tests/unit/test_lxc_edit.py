@@ -368,6 +368,54 @@ def without_managed(document: doc.Document) -> tuple[object, ...]:
     return main.notes, keys, raw
 
 
+# ---- what an edit may take out
+
+KEPT = (
+    b"lxc.mount.entry: /dev/nvidia-nvswitchctl dev/nvidia-nvswitchctl none bind,optional,create=file\n",
+    b"lxc.mount.entry: /dev/nvidia-caps-imex-channels dev/nvidia-caps-imex-channels none bind,optional,create=dir\n",
+    b"lxc.mount.entry: /dev/nvidia1 dev/nvidia7 none bind,optional,create=file\n",
+    b"lxc.cgroup2.devices.allow: c 238:* rwm\n", b"lxc.cgroup2.devices.allow: c 239:* rwm\n",
+)
+
+
+@pytest.mark.parametrize("form", ["dev", "path", "number"])
+def test_a_conversion_leaves_what_the_new_form_does_not_say_again(form: str) -> None:
+    """NVSwitch, IMEX, a GPU at another one's place: no form here makes lines for them, so theirs stay, and their rules."""
+    text = PROC_DEVICES.replace("238 watchdog\n", "238 nvidia-nvswitch\n239 nvidia-caps-imex-channels\n")
+    host = device_table(text, {**NODES, "/dev/nvidia-nvswitchctl": Node("char", 238, 255),
+                               "/dev/nvidia-caps-imex-channels": Node("dir"),
+                               "/dev/nvidia-caps-imex-channels/channel0": Node("char", 239, 0)}, (6, 1, 10))
+    result = run(real("05") + b"".join(KEPT), Wanted(form=form), host)
+    assert result.changes and all(line in result.data for line in KEPT), result.changes
+
+
+def test_a_node_that_is_not_there_now_stays_in_the_form_that_does_without_it() -> None:
+    """A devN entry for it would keep the container from starting, and the bind is what brings it back when it comes."""
+    host = device_table(PROC_DEVICES, {path: node for path, node in NODES.items() if path != "/dev/nvidia-uvm"}, (6, 1, 10))
+    result = run(real("05"), Wanted(form="dev"), host)
+    assert b"lxc.mount.entry: /dev/nvidia-uvm dev/nvidia-uvm none" in result.data and b"c 511:* rwm" in result.data
+    assert b"dev0: /dev/nvidia0,mode=0666\n" in result.data and b"/dev/nvidia0 dev/nvidia0" not in result.data
+
+
+def test_a_major_that_the_container_needs_cannot_be_dropped() -> None:
+    with pytest.raises(Refused, match="511 is nvidia-uvm now, and this container needs it"):
+        run(real("05"), Wanted(drop=(511,)))
+
+
+@pytest.mark.parametrize(("data", "gone"), [
+    (b"dev0: /dev/nvidia0, gid=44\n", "- dev0: /dev/nvidia0, gid=44"),
+    (b"dev0: /dev/nvidia0\ndev3: /dev/nvidia0,gid=44\n", "- dev3: /dev/nvidia0,gid=44"),
+    (b"dev3: /dev/nvidia0\nlxc.mount.entry: /dev/nvidia0 dev/nvidia0 none bind,create=file\n",
+     "- lxc.mount.entry: /dev/nvidia0 dev/nvidia0 none bind,create=file"),
+])
+def test_what_keeps_a_container_from_starting_is_healed_in_any_form(data: bytes, gone: str) -> None:
+    result = run(data)
+    assert [f.status for f in result.findings if f.id == "HT426"] == ["fail"]
+    assert [line for line in changed(result) if line.startswith("-")] == [gone]
+    assert not found(run(result.data), "HT426")
+    assert sum(b"/dev/nvidia0" in line for line in result.data.split(b"\n")) == 1
+
+
 # ---- lines that do something else than their writer meant
 
 TRAPS = {
