@@ -77,7 +77,7 @@ def status(host: Host, profile: Profile, caches: Sequence[str] = (), services: S
         "status",
         host.uname()[0],
         _facts(host, profile),
-        (*findings, *services),
+        tuple(dict.fromkeys([*findings, *services])),  # two parts may find one and the same
         tuple(steps),
         tuple(actions),
         mode="plan",
