@@ -15,7 +15,6 @@ import pytest
 from hosttune.core.live import LiveHost
 from hosttune.core.stage import source, whole
 from hosttune.core.stage.source import Doubt, NotWhole
-
 from tests.bench import tiny_gguf
 from tests.unit import hub_server
 from tests.unit.hub_server import Hub, serving
@@ -180,6 +179,7 @@ DOUBTED: dict[str, tuple[str, Change, str]] = {
     "config says quantised": ("MATCH", config(quantization_config={"quant_method": "gptq"}), "and no tensor is"),
 }  # fmt: skip
 TAKEN: dict[str, Change] = {
+    "a tokenizer of another name": both(less("tokenizer.json"), put("tokenizer.model.v3", b"x")),
     "a drafter borrows its tokenizer": both(less("tokenizer.json"), config(architectures=["LlamaForCausalLMEagle3"])),
     "a part that predicts further": config(num_hidden_layers=3, num_nextn_predict_layers=1),
     "text below text_config": put("config.json", text({"architectures": ["X"], "text_config": CONFIG})),
@@ -300,6 +300,13 @@ def test_cache_of_huggingface_hub_that_is_not_whole_is_refused_by_its_rule(what:
     with pytest.raises(NotWhole) as e:
         whole.refuse_unless_whole(LiveHost(), source.read(LiveHost(), "hf:org/tiny@main", [str(cache)]))
     assert (e.value.code, words in e.value.what) == (code, True), e.value.what
+
+
+def test_download_that_left_out_what_no_engine_opens_is_whole(tmp_path: Path) -> None:
+    more = {"README.md": b"x", "original/weights.pth": b"x", "pytorch_model.bin": b"x", "other-Q4_K_M.gguf": b"x"}
+    with serving(Hub("org/tiny", {**llama(), **more})) as hub:
+        snapshot = downloaded(hub, tmp_path / "hub", "allow_patterns=['*.safetensors', '*.json']")
+    assert not (snapshot / "README.md").exists() and judge(snapshot) == ()
 
 
 def test_whole_cache_gives_the_hubs_hashes_and_a_finished_list_outweighs_a_stray_download(cache: Path) -> None:

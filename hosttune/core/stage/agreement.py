@@ -14,6 +14,8 @@ from .header import Tensor
 from .source import AGAIN, NotWhole
 
 PARSED = ("config.json", "generation_config.json", "tokenizer_config.json", "tokenizer.json", "params.json")
+NEEDED = (*PARSED, "tokenizer.model", "tekken.json", "vocab.json", "merges.txt", "preprocessor_config.json")
+"""What an engine opens at its start, where the model has it."""
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tekken.json", "vocab.json", "vocab.txt", "spiece.model",
               "sentencepiece.bpe.model")  # fmt: skip
 _LAYER = re.compile(r"(?P<before>.*?)(\A|\.)layers\.(?P<number>\d+)\.")
@@ -60,7 +62,7 @@ def tokenizer(model: Candidate) -> None:
     config = _text(model.json("config.json") or {})
     words = _number(config, "vocab_size")
     names = " ".join(map(str, config.get("architectures") or ()))
-    there = [name for name in TOKENIZERS if name in model.files] or [n for n in model.files if n.endswith(".tiktoken")]
+    there = any(name in TOKENIZERS or name.endswith(".tiktoken") or name.startswith("tokenizer.model") for name in model.files)
     gguf = any(f.path.endswith(".gguf") for f in model.weights)
     if words is not None and not there and not gguf and not re.search(r"Eagle|MTP|Medusa|Draft|NextN", names, re.IGNORECASE):
         raise NotWhole("TOKENIZER", "the tokenizer is missing (%s)" % ", ".join(TOKENIZERS[:3]), model.source.folder, AGAIN)
