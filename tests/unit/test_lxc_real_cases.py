@@ -176,3 +176,22 @@ def test_a_real_config_that_was_edited_has_all_it_needs_and_is_left_alone(row: R
         for need in first.needs:
             assert have.opens(need.path, need.major, need.minor), need
             assert have.hook or have.dev(need.path) or have.binds(need.path), need
+
+
+PLAIN = [row for row in TABLE if row.case in ("01", "02", "05", "06") and row.form != "dev"]
+
+
+@pytest.mark.parametrize("row", PLAIN, ids=name)
+def test_the_same_lines_in_a_plain_lxc_config_are_edited_alike(row: Row) -> None:
+    """`key = value`, no sections, notes that stay where they are; a privileged container has the same needs."""
+    lines = [line.replace(": ", " = ", 1) if line.startswith("lxc.") else line for line in real(row.case).decode().split("\n")]
+    lines = [line if line != "lxc.cap.drop:" else "lxc.cap.drop =" for line in lines if line.startswith(("lxc.", "#"))]
+    document = doc.parse("".join(line + "\n" for line in lines).encode(), doc.LXC, path="config")
+    result = edit(document, Wanted(row.gpus, form=row.form), a_host(), "ct:llm")
+    new = result.data.decode().splitlines()
+    plain = {sign: [line.replace(": ", " = ", 1) for line in given] for sign, given in (("-", row.gone), ("+", row.new))}
+    assert sorted(line for line in new if line not in lines) == sorted(plain["+"])
+    assert [line for line in new if line not in plain["+"]] == [line for line in lines if line not in plain["-"]]
+    for id, words in row.says:
+        if not words.startswith("line"):  # their numbers are others here
+            assert any(f.id == id and words in f.summary for f in result.findings), (id, words)
