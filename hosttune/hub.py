@@ -35,6 +35,8 @@ _SAID = {
     "LocalEntryNotFoundError": ("the hub cannot be reached, and the cache lacks it",
                                 "look at the network (HTTPS_PROXY, HF_ENDPOINT), or bring the directory by other means"),
     "OfflineModeIsEnabled": ("HF_HUB_OFFLINE is set", "unset HF_HUB_OFFLINE"),
+    "SeveralModels": ("the repository holds several GGUF models, and one is wanted",
+                      "hf download REPO FILE.gguf --revision COMMIT, then stage the same source"),
     "ConnectError": ("the hub cannot be reached", "look at the network (HTTPS_PROXY, HF_ENDPOINT)"),
 }  # fmt: skip
 
@@ -100,4 +102,5 @@ def _refused(spec: str, last: Mapping[str, Any], code: int) -> Refused:
     name = str(last.get("error", ""))
     what, way_out = _SAID.get(name, ("the download did not end well", "run this again: whole files are kept"))
     said = (str(last.get("what", "")).splitlines() or ["exit code %d" % code])[0]
-    return Refused("%s: %s" % (what, said) if name in ("", "ENOSPC") or name not in _SAID else what, spec, way_out)
+    told = name in ("ENOSPC", "SeveralModels") or name not in _SAID  # what the other classes say is long, and no more
+    return Refused("%s: %s" % (what, said) if told else what, spec, way_out)

@@ -7,11 +7,13 @@ on standard output: {"bytes", "total"} while it downloads, and at the end {"fold
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import os
+import re
 import sys
 import threading
-from typing import Any, Dict
+from typing import Any, Dict, Iterable, List
 
 
 def say(**row: Any) -> None:
@@ -39,6 +41,22 @@ def room(total: int, blobs: str, cache: str) -> str:
     return "" if total - have <= free else "%d bytes are missing, and the disk of %s has %d free" % (total - have, cache, free)
 
 
+def left_out(paths: Iterable[str]) -> List[str]:
+    """Patterns of what no engine opens beside safetensors: the same weights in other forms would fill the memory twice."""
+    if not any(re.fullmatch(r"model[^/]*\.safetensors", path) for path in paths):
+        return []
+    other_forms = ["*.pth", "*.pt", "*.bin", "*.h5", "*.msgpack", "*.onnx", "*.gguf"]
+    return ["original/*", "onnx/*", "consolidated*.safetensors", *other_forms]
+
+
+def models(paths: Iterable[str]) -> List[str]:
+    """GGUF models of a repository without safetensors; the parts of a split one are one."""
+    paths = list(paths)
+    if any(path.endswith(".safetensors") for path in paths):
+        return []
+    return sorted({re.sub(r"-\d{3,6}-of-\d{3,6}", "", path) for path in paths if path.endswith(".gguf")})
+
+
 def main(asked: Dict[str, str]) -> None:
     """Download one revision into one cache."""
     import huggingface_hub
@@ -48,7 +66,13 @@ def main(asked: Dict[str, str]) -> None:
     api = huggingface_hub.HfApi()
     commit = api.model_info(repository, revision=asked["revision"]).sha
     rows = api.list_repo_tree(repository, recursive=True, revision=commit)
-    total = sum(int(getattr(row, "size", 0) or 0) for row in rows)
+    sizes = {row.path: int(getattr(row, "size", 0) or 0) for row in rows}
+    several = models(sizes)
+    if len(several) > 1:
+        say(error="SeveralModels", what="%d models: %s ..." % (len(several), ", ".join(several[:3])))
+        return
+    without = left_out(sizes)
+    total = sum(size for path, size in sizes.items() if not any(fnmatch.fnmatch(path, pattern) for pattern in without))
     full = room(total, blobs, cache)
     if full:
         say(error="ENOSPC", what=full)
@@ -64,7 +88,8 @@ def main(asked: Dict[str, str]) -> None:
     teller.start()
     try:
         # By the name that was asked for, so that refs/NAME is written: offline it leads to the same commit.
-        folder = huggingface_hub.snapshot_download(repository, revision=asked["revision"], cache_dir=cache)
+        folder = huggingface_hub.snapshot_download(repository, revision=asked["revision"], cache_dir=cache,
+                                                   ignore_patterns=without or None)  # fmt: skip
     finally:
         done.set()
         teller.join()

@@ -17,7 +17,7 @@ from hosttune.core.model import Refused
 from hosttune.core.profile import validate
 from hosttune.core.stage import source, whole
 from tests.unit.hub_server import COMMIT, Hub, serving
-from tests.unit.stage_models import contents, read_back
+from tests.unit.stage_models import GGUF, contents, read_back
 
 SHARD = "model-00001-of-00002.safetensors"
 
@@ -93,6 +93,25 @@ def test_token_is_read_from_its_file_and_stands_in_no_process_list(server: Hub, 
     found(tmp_path / "hub")
     assert server.seen == {"hf_secret"} and any(b"huggingface_hub" in line for line in seen)
     assert not any(b"hf_secret" in line for line in seen)
+
+
+def test_same_weights_in_other_forms_are_left_on_the_hub(server: Hub, tmp_path: Path) -> None:
+    more = {"original/consolidated.00.pth": b"x" * 99, "consolidated.safetensors": b"x" * 99, "pytorch_model.bin": b"x"}
+    server.files = {**contents(), **more, "README.md": b"x"}
+    ticks: list[tuple[int, int]] = []
+    fetch(tmp_path / "hub", told=lambda *now: ticks.append(now))
+    assert read_back(Path(found(tmp_path / "hub").folder)) == {**contents(), "README.md": b"x"}
+    assert ticks[-1][1] == sum(len(data) for data in contents().values()) + 1
+
+
+def test_repository_of_many_gguf_models_is_not_fetched_whole(server: Hub, tmp_path: Path) -> None:
+    server.files = {"m-Q4.gguf": GGUF, "m-Q8-00001-of-00002.gguf": GGUF, "m-Q8-00002-of-00002.gguf": GGUF}
+    with pytest.raises(Refused, match="2 models: m-Q4.gguf, m-Q8.gguf") as e:
+        fetch(tmp_path / "hub")
+    assert "hf download REPO FILE.gguf" in e.value.way_out and server.fetched() == []
+    server.files = {name: data for name, data in server.files.items() if "Q8" in name}
+    fetch(tmp_path / "hub")
+    assert len(found(tmp_path / "hub").files) == 2
 
 
 @pytest.mark.parametrize(
