@@ -172,6 +172,7 @@ REFUSED: dict[str, tuple[str, Change, str]] = {
 DOUBTED: dict[str, tuple[str, Change, str]] = {
     "another total": ("INDEX", index(lambda i: i["metadata"].update(total_size=1)), "the index says 1 bytes"),
     "the same weights twice": ("INDEX", put("consolidated.safetensors", tensors({"a": ("uint8", (9,))})), "both are staged"),
+    "the same weights in another form": ("INDEX", put("pytorch_model.bin", b"x"), "both are staged"),
     "more words than the model": ("TOKENIZER", config(vocab_size=7), "40 words, and config.json 7"),
     "more layers than config": ("MATCH", config(num_hidden_layers=2), "has 2 layers, and the weights have 4"),
     "another width": ("MATCH", config(hidden_size=99), "is 16 wide"),

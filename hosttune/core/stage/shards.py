@@ -14,17 +14,17 @@ _NUMBERED = re.compile(r"(?P<stem>.+)-(?P<number>\d{3,6})-of-(?P<of>\d{3,6})(?P<
 
 def complete(model: Candidate) -> None:
     """Raises NotWhole."""
-    indexed: Set[str] = set()
     for path, file in model.files.items():
         if path.endswith(".index.json"):
-            indexed |= _index(model, model.json(path) or {}, file)
+            _check_index(model, model.json(path) or {}, file)
     for group, numbers in _groups(model.files).items():
         missing = sorted(set(range(1, group[1] + 1)) - numbers)
         if missing:
             raise NotWhole("INDEX", "%d of %d shards are missing, first %s-%05d-of-%05d%s" % (
                 len(missing), group[1], group[0], missing[0], group[1], group[2]), model.source.folder, AGAIN)
-    loose = [f.path for f in model.weights if f.path.rpartition("/")[2].startswith("consolidated") and f.path not in indexed]
-    if loose and indexed:
+    shards = [f.path for f in model.weights if f.path.startswith("model") and f.path.endswith(".safetensors")]
+    loose = [f.path for f in model.weights if f.path.startswith(("consolidated", "pytorch_model"))]
+    if loose and shards:
         model.doubt("INDEX", "%s holds the same weights as the shards beside it: both are staged" % loose[0],
                     model.files[loose[0]].source)
 
@@ -39,7 +39,7 @@ def _groups(files: Mapping[str, File]) -> Dict[Tuple[str, int, str], Set[int]]:
     return found
 
 
-def _index(model: Candidate, index: Dict[str, Any], file: File) -> Set[str]:
+def _check_index(model: Candidate, index: Dict[str, Any], file: File) -> None:
     named = index.get("weight_map", {})
     folder = file.path.rpartition("/")[0]
     prefix = folder + "/" if folder else ""
@@ -57,7 +57,6 @@ def _index(model: Candidate, index: Dict[str, Any], file: File) -> Set[str]:
                        model.files[lost[0][1]].source, AGAIN)
     _one_owner(model, sorted(shards))
     _total(model, index, file, sorted(shards))
-    return shards
 
 
 def _one_owner(model: Candidate, shards: List[str]) -> None:
