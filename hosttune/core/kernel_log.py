@@ -15,7 +15,7 @@ _ABOUT = re.compile(
     r"|module verification",
     re.IGNORECASE,
 )
-_OTHERS = re.compile(r"command line:|apparmor=|avc:.*comm=(?!.*nvidia)", re.IGNORECASE)
+_OTHERS = re.compile(r"command line:|apparmor=|avc:|audit:|systemd\[", re.IGNORECASE)
 """The kernel's command line and refusals of other programs may name nvidia beside what is nobody's business."""
 _PARAGRAPH = re.compile(r"NVRM: *(The NVIDIA .*|This PCI I/O region .*)\Z")
 _CONTINUED = re.compile(r"NVRM: *(?!GPU |Xid|The NVIDIA|This PCI|No |None |loading|API )(\S.*)\Z")

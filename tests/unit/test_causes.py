@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import yaml
 
-from hosttune.core import engine_python
+from hosttune.core import engine_python, surroundings, trace
 from hosttune.core.diagnose import diagnose
 from hosttune.core.model import FAIL, Finding, first_cause
 from hosttune.core.probes import PROBES
-from hosttune.core.recording import ReplayHost, merge
+from hosttune.core.recording import RecordingHost, ReplayHost, merge
 from hosttune.core.survey import Declared, survey
 from hosttune.data import machine
 
@@ -58,7 +58,9 @@ def view(case: Mapping[str, Any]) -> dict[str, Any]:
     torch = delta.pop("torch", None)
     if torch is not None:
         command = shlex.join((case["engine_python"], "-c", engine_python.SCRIPT))
-        out = merge(out, {"commands": {command: {"out": json.dumps({k: v for k, v in torch.items() if v is not None})}}})
+        out = merge(
+            out, {"commands": {command: {"out": json.dumps({k: v for k, v in torch.items() if v is not None})}}}
+        )
     return merge(out, delta)
 
 
@@ -98,6 +100,57 @@ def test_its_near_neighbour_is_not_taken_for_it(name: str) -> None:
     case = {key: value for key, value in CASES[name].items() if key != "neighbour"}
     found = report(merge(case, CASES[name]["neighbour"]))
     assert CASES[name]["expect"]["id"] not in {f.id for f in found if f.status in (FAIL, "warn")}, told(found)
+
+
+AROUND = {*surroundings._FILES[2], *surroundings._FILES[3], *surroundings._FILES[304], *surroundings._FILES[999]}
+
+
+@pytest.mark.parametrize("name", ["healthy-host", "healthy-lxc", "healthy-lxc-unprivileged", "healthy-docker"])
+def test_a_healthy_machine_is_asked_nothing_of_what_surrounds_it(name: str) -> None:
+    """No log, no nvidia-smi, no systemctl: a doctor is as quick as a bare cuInit where there is nothing to find."""
+    recorder = RecordingHost(ReplayHost(machine(name)))
+    survey(recorder)
+    assert {command.split()[0] for command in recorder.view.get("commands", {})} <= {"lxc-config"}
+    assert not AROUND & set(recorder.view["files"]) and "/lib/modules" not in recorder.view.get("dirs", {})
+    assert not any("@GPU" in call for call in recorder.view["calls"])
+
+
+NODE_FAULTS: list[dict[str, Any]] = [
+    {"nodes": {"/dev/nvidia0": {"errno": "ENOENT"}}}, {"nodes": {"/dev/nvidiactl": {"rdev": "509:255", "open": "ENXIO"}}},
+    {"nodes": {"/dev/nvidia-uvm": {"type": "file", "rdev": ""}}},
+    {"nodes": {"/dev/nvidia0": {"access": "EACCES", "open": "EACCES"}}},
+    {"calls": {"nvmlInit": 9}}, {"files": {"/proc/devices": "Character devices:\n  1 mem\n\nBlock devices:\n"}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", NODE_FAULTS, ids=str)
+@pytest.mark.parametrize("code", [46, 100])
+def test_nothing_is_started_that_would_heal_what_it_looks_at(fault: dict[str, Any], code: int) -> None:
+    """nvidia-smi loads the module and makes nodes: a doctor that runs it on a machine without them changes that machine."""
+    calls = {"cuInit": code, "cuInit@clean-env": code} if code == 100 else {f"cuCtxCreate@{n}": code for n in range(8)}
+    recorder = RecordingHost(ReplayHost(merge(merge(machine("healthy-host"), {"calls": calls}), fault)))
+    survey(recorder, Declared(contexts=code == 46))
+    assert not [command for command in recorder.view.get("commands", {}) if command.startswith("nvidia-")]
+
+
+SECRETS = ["Command line: BOOT_IMAGE=/vmlinuz nvidia-drm.modeset=1 password=hunter2", "systemd[1]: hunter2 started",
+           'audit: apparmor="DENIED" operation="open" profile="x" name="/home/bob/nvidia/hunter2"',
+           "audit: avc:  denied  { read } for pid=9 comm=\"hunter2\" name=\"nvidia\""]  # fmt: skip
+
+
+def test_a_recording_holds_no_line_of_the_log_and_no_call_of_the_trace_that_is_about_something_else() -> None:
+    kept = "NVRM: Xid (PCI:0000:11:00): 79, pid=0, GPU has fallen off the bus."
+    calls = 'openat(AT_FDCWD, "/home/bob/hunter2", O_RDONLY) = -1 ENOENT (No such file)\n'
+    wanted = 'openat(AT_FDCWD, "/dev/nvidia-uvm", O_RDWR) = -1 EPERM (Operation not permitted)\n'
+    commands = {
+        "dmesg": {"out": "\n".join([*SECRETS, kept, ""])},
+        shlex.join(trace.COMMAND): {"out": "hunter2", "err": calls + wanted},
+    }
+    view = merge(machine("healthy-host"), {"calls": {"cuInit": 999, "cuInit@clean-env": 999}, "commands": commands})
+    recorder = RecordingHost(ReplayHost(view))
+    seen = survey(recorder, Declared(contexts=True))
+    assert seen.around.log == (kept,) and seen.around.trace == (wanted.strip(),)
+    assert "hunter2" not in json.dumps(recorder.view) and "bob" not in json.dumps(recorder.view)
 
 
 def test_every_public_report_has_its_row() -> None:

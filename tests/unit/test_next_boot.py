@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,7 +22,7 @@ from hosttune.core.model import FAIL, OK, WARN, Finding, Refused
 from hosttune.core.nextboot import grub
 from hosttune.core.nextboot.verdict import next_boot
 from hosttune.core.profile import validate
-from hosttune.core.recording import ReplayHost, merge
+from hosttune.core.recording import RecordingHost, ReplayHost, merge
 from hosttune.data import machine
 
 NOW, OLD, VERSION = "6.14.11-4-pve", "6.8.12-4-pve", "595.71.05"
@@ -113,6 +114,31 @@ def test_a_model_survives_only_from_a_whole_source_that_a_unit_stages(size: int,
         {"nodes": nodes, "files": files, "dirs": {**MODEL, WANTS: units}}, {"models": {"m": {"source": "/srv/m"}}}
     )
     assert [(f.subject, f.status) for f in found if f.id == "HT710"] == [("m", status)]
+
+
+def test_settings_that_nobody_declared_do_not_fall_back() -> None:
+    assert [f for f in judged({}, {}) if f.id == "HT711"] == []
+    found = judged({"files": {"/etc/hosttune/profile.json": None}, "dirs": {WANTS: []}}, PROFILE)
+    assert {f.subject for f in found if f.id == "HT711"} == {"pcie-max-read-request"}
+
+
+WRITES = re.compile(r"\b(install|upgrade|update|remove|hold|enable|start|--configure|modprobe|rm|mv|tee)\b")
+
+
+def test_it_runs_programs_that_only_read() -> None:
+    recorder = RecordingHost(Disk(merge(machine("healthy-host"), TABLE["healthy"])))
+    next_boot(recorder, validate(PROFILE))
+    ran = list(recorder.view["commands"])
+    assert any(command.startswith("apt-cache ") for command in ran)
+    assert [command for command in ran if WRITES.search(command.replace("Unattended-Upgrade", ""))] == []
+    assert {command.split()[0] for command in ran} <= {
+        "modinfo",
+        "dpkg-query",
+        "apt-cache",
+        "apt-config",
+        "lxc-config",
+        "lxc-info",
+    }
 
 
 def test_a_container_boots_no_kernel() -> None:

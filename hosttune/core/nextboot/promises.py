@@ -69,7 +69,7 @@ def settings(host: Host, profile: Profile) -> List[Finding]:
     by_name, _ = boot.with_profile(profile)
     kept = KNOBS_UNIT in list_or_empty(host, WANTS) and _has_profile(host)
     found = []
-    for name, want in engine.wants_of((), profile.knobs or None, by_name).items():
+    for name, want in engine.wants_of((), profile.knobs or {}, by_name).items():
         knob = by_name[name]
         if name == NAME or knob.skip(host):
             continue
