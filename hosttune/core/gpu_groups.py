@@ -84,8 +84,9 @@ def groups(machine: Topology) -> List[Group]:
 
 
 def _near(gpus: Sequence[Device]) -> List[Device]:
-    """Those below one switch stand beside each other."""
-    return sorted(gpus, key=lambda g: (g.root, g.way[:-1], _n(g)))
+    """Those below one switch stand beside each other, and before those that stand alone."""
+    beside = {gpu.root: sum(other.root == gpu.root for other in gpus) for gpu in gpus}
+    return sorted(gpus, key=lambda g: (-beside[g.root], g.root, g.way[:-1], _n(g)))
 
 
 def _chunks(gpus: Sequence[Device], size: int) -> List[Sequence[Device]]:

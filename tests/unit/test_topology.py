@@ -119,6 +119,11 @@ def test_a_second_switch_on_the_way_is_another_word() -> None:
     ports = [Port("0000:12:00.0", [deep]), Port("0000:12:01.0", [End("gpu", "0000:16:00.0", 0)])]
     machine = seen(machines.machine({"pci0000:10": [Port("0000:10:01.0", [Port("0000:11:00.0", ports)])]}))
     assert gpu_groups.paths(machine)[0, 1] == "PXB"
+    alone = Port("0000:08:01.0", [End("gpu", "0000:09:00.0", 0)])
+    whole = {"pci0000:08": [alone], "pci0000:10": [Port("0000:10:01.0", [Port("0000:11:00.0", ports)])]}
+    assert gpu_groups.groups(seen(machines.machine(whole)))[0].gpus == (1, 2), (
+        "a pair is made below a switch, if it can"
+    )
     ET.fromstring(topo_svg.render(machine))
 
 
