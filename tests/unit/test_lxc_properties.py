@@ -22,12 +22,16 @@ from hosttune.core.model import Refused
 from tests.unit.lxc_cases import NODES, PROC_DEVICES, a_host, inputs
 from tests.unit.lxc_grammar import config, configs
 
+CPUS = "lxc.cgroup2.cpuset.cpus"
 EXAMPLES = settings(max_examples=120, deadline=None)
 
 WANTS = {
     "keep": Wanted(), "all": Wanted(gpus=None), "one": Wanted(gpus=(1,)), "required": Wanted(gpus=None, required=True),
     "caps": Wanted(caps=True), "drop": Wanted(drop=(506, 511)),
     **{form: Wanted(gpus=None, form=form) for form in ("dev", "path", "number")},
+    "cpus": Wanted(gpus=None, cpus="0-3"), "dri": Wanted(gpus=None, dri=("/dev/dri/renderD128",)),
+    "dri dev": Wanted(gpus=None, form="dev", dri=("/dev/dri/card0", "/dev/dri/renderD128")),
+    "prune": Wanted(prune=True), "refused": Wanted(gpus=None, refused=True),
     "path one": Wanted(gpus=(0,), form="path"), "dev as it is": Wanted(form="dev"),
 }  # fmt: skip
 HOSTS = {
@@ -53,8 +57,9 @@ def run(data: bytes, wanted: Wanted, host: DeviceTable, dialect: str = doc.PVE) 
 
 def is_managed(line: doc.Line) -> bool:
     """Lines that an edit may add or take away; all others it must leave where they are."""
-    raw = line.kind == doc.RAW and (line.key == ALLOW or line.key == MOUNT and "/dev/nvidia" in line.value)
-    return raw or is_dev_line(line)
+    if line.kind != doc.RAW:
+        return is_dev_line(line)
+    return line.key in (ALLOW, CPUS) or line.key == MOUNT and ("/dev/nvidia" in line.value or "/dev/dri" in line.value)
 
 
 def hold(data: bytes, wanted: Wanted, host: DeviceTable, dialect: str = doc.PVE) -> Edit | None:
@@ -121,13 +126,14 @@ def others_keys(main: pve.Section) -> dict[str, str]:
 
 
 def others_raw(main: pve.Section) -> list[tuple[str, str]]:
-    return [pair for pair in main.raw if pair[0] != ALLOW and "/dev/nvidia" not in pair[1]]
+    ours = [pair for pair in main.raw if pair[0] in (ALLOW, CPUS) or "/dev/nvidia" in pair[1] or "/dev/dri" in pair[1]]
+    return [pair for pair in main.raw if pair not in ours]
 
 
 def others_devs(main: pve.Section) -> list[str]:
     """devN entries of other devices; their numbers stay, too, but two of one number are one."""
     pairs = [key + value for key, value in main.keys.items() if DEV_KEY.match(key)]
-    return sorted(pair for pair in pairs if "/dev/nvidia" not in pair.replace("//", "/"))
+    return sorted(pair for pair in pairs if "/nvidia" not in pair and "/dri" not in pair)
 
 
 # ---- any config
