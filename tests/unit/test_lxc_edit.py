@@ -397,6 +397,14 @@ def test_a_node_that_is_not_there_now_stays_in_the_form_that_does_without_it() -
     assert b"dev0: /dev/nvidia0,mode=0666\n" in result.data and b"/dev/nvidia0 dev/nvidia0" not in result.data
 
 
+@pytest.mark.parametrize(("more", "stays"), [(b"", True), (b"lxc.cgroup2.devices.allow: c 1:3 rwm\n", False)])
+def test_path_rules_are_never_all_that_is_left_of_a_list(more: bytes, stays: bool) -> None:
+    """While its node is missing a path rule is skipped; a list that was emptied above, and holds nothing else, is then open."""
+    data = b"lxc.cgroup2.devices.deny: a\n" + more + real("05")[real("05").index(b"lxc."):]
+    result = run(data, Wanted(form="path"))
+    assert (b"c 511:* rwm" in result.data) is stays and run(result.data, Wanted(form="path")).changes == ()
+
+
 def test_a_major_that_the_container_needs_cannot_be_dropped() -> None:
     with pytest.raises(Refused, match="511 is nvidia-uvm now, and this container needs it"):
         run(real("05"), Wanted(drop=(511,)))

@@ -155,8 +155,12 @@ def _remove_other_forms(plan: _Plan, have: Entries, needed: Sequence[Need], devi
             plan.remove[line.number] = why
         elif form == DEV or not inner <= again:
             left += sorted(inner)
-    if form == DEV and have.access.cut:
-        return  # a raw line takes back the rules that Proxmox VE makes of devN: those in the file must stay
+    ours = [line.number for line, _ in have.nvidia_rules(devices)]
+    others = any(rule.major is not None and line.number not in ours for line, rule in have.access.opened)
+    if have.access.cut and (form == DEV or form == PATH and not others):
+        # A line above has emptied the list. The rules that Proxmox VE makes of devN went with it; and path rules alone are
+        # none while their nodes are missing, which leaves the list empty, and every device open.
+        return
     for line, rule in have.rules:
         if form != PATH and line.key == ALLOW and rule.path in again:
             plan.remove[line.number] = why
