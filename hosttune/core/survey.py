@@ -170,9 +170,11 @@ class _Asking:
             return how()
         except OSError as e:
             self.unknowns.append((question, "%s%s" % (errname(e), ": " + str(e.filename) if e.filename else "")))
-        except (Unrecorded, Refused) as e:
-            if refuse and isinstance(e, Refused):
+        except Refused as e:
+            if refuse:
                 raise
+            self.unknowns.append((question, "%s: %s" % (e.where, e.what)))
+        except Unrecorded as e:
             self.unknowns.append((question, str(e)))
         except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as e:  # an answer of another shape
             self.unknowns.append((question, "not understood: %s" % e))
@@ -237,6 +239,8 @@ def survey(host: Host, declared: Declared = Declared(), key: str = "host") -> Ma
         if asked.calls
         else None
     )
+    python = declared.engine_python
+    torch = ask(PYTHON, lambda: ask_python(host, python), None) if python else None
     return Machine(
         key,
         kind,
@@ -261,7 +265,7 @@ def survey(host: Host, declared: Declared = Declared(), key: str = "host") -> Ma
         by_bdf,
         around or Surroundings(),
         seen,
-        ask(PYTHON, lambda: ask_python(host, declared.engine_python), None) if declared.engine_python else None,
+        torch,
     )
 
 

@@ -188,3 +188,30 @@ def test_cgroup_v1_is_asked_in_the_same_way(gpu: None, running: list[subprocess.
     finally:
         group.rmdir()
         subprocess.run(["umount", tmp_path], check=True)
+
+
+ANSWERS = {
+    "garbage": ("for i in range(300000): print('x' * 99)\nprint('{\"torch\": [[[')", "error", "does not answer"),
+    "silence": ("raise SystemExit(3)", "error", "exit code 3"),
+    "odd types": (
+        'print(\'{"torch": {"a": 1}, "runtime": 5, "driver": "x", "gpus": "many", "error": [1]}\')',
+        "skip",
+        "PyTorch",
+    ),
+    "control": ("import sys; sys.exit('\\x1b[2Jno')", "error", "no"),
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_an_engine_python_that_answers_oddly_hides_nothing_else(gpu: None, tmp_path: Path, name: str) -> None:
+    """A real program in an interpreter's place: what it says is could-not-tell, and the nodes are judged all the same."""
+    text, status, words = ANSWERS[name]
+    program = tmp_path / "python"
+    program.write_text("#!/usr/bin/env python3\n" + text + "\n")
+    program.chmod(0o755)
+    Path(UVM).unlink()
+    found = findings(Declared(engine_python=str(program)))
+    told = [f for f in found if f.id == "HT359" or f.id == "HT903"]
+    assert [(f.status, words in f.summary) for f in told] == [(status, True)], told
+    cause = first_cause(found)
+    assert cause is not None and (cause.id, cause.subject) == ("HT403", UVM)
