@@ -18,7 +18,7 @@ from hosttune.core.lxc import inside
 from hosttune.core.model import Finding, Refused, first_cause
 from hosttune.core.probes import PROBES
 from hosttune.core.recording import SCHEMA, RecordingHost, load
-from hosttune.core.survey import Declared, survey
+from hosttune.core.survey import Declared, Machine, survey
 from hosttune.data import machine
 from tests.kernel.cgroup_device import DeviceCgroup, Rule
 from tests.kernel.conftest import MakeContainer
@@ -215,3 +215,45 @@ def test_an_engine_python_that_answers_oddly_hides_nothing_else(gpu: None, tmp_p
     assert [(f.status, words in f.summary) for f in told] == [(status, True)], told
     cause = first_cause(found)
     assert cause is not None and (cause.id, cause.subject) == ("HT403", UVM)
+
+
+UNITS = {
+    "llm@.service": "[Service]\nEnvironment=CUDA_VISIBLE_DEVICES=%i\nExecStart=/bin/sleep 300\n",
+    "bad.service": "[Service]\nPrivateDevices=yes\nExecStart=/bin/false\n",
+    "real.service": "[Service]\nExecStart=/bin/sleep 300\n[Install]\nAlias=chat.service\n",
+}
+
+
+def test_a_unit_in_any_state(fake: FakeTrees, nodes: GpuNodes, make_container: MakeContainer) -> None:
+    """Of a template, by an alias, failed, masked, none: each is looked at as what it is, or refused by name."""
+    fake.gpu_host(gpus=1, uvm=511)
+    rules = "".join(f"lxc.cgroup2.devices.allow = c {major}:* rwm\n" for major in (195, 511))
+    container = make_container(rules + bind_entries(nodes.make_all(gpus=1, uvm=511)) + fake.container_entries())
+    container.start(booted=True)
+    for name, text in UNITS.items():
+        container.attach("sh", "-c", f"cat > /etc/systemd/system/{name}", input=text)
+    container.attach(
+        "sh",
+        "-c",
+        "systemctl enable real; systemctl start real llm@0 bad; systemctl mask gone; systemctl is-failed bad",
+    )
+
+    def ask(service: str) -> tuple[Machine, tuple[Finding, ...]]:
+        view = inside.ask(LiveHost(), container.name, {"op": "survey", "declared": {"service": service}})
+        seen = survey(
+            load({"schema": SCHEMA, "machines": {"host": view}}, machine)["host"], declared_of(view["declared"])
+        )
+        return seen, tuple(diagnose({"host": seen}, PROBES))
+
+    for service, running in (("llm@0", True), ("llm@0.service", True), ("chat", True), ("bad", False), ("gone", False)):
+        seen, found = ask(service)
+        assert seen.process is not None and bool(seen.process.pid) == running, service
+        assert not [f for f in found if f.status == "error"], (service, found)
+    assert ask("llm@0")[0].env.get("CUDA_VISIBLE_DEVICES") == "0"
+    cause = first_cause(ask("bad")[1])
+    assert cause is not None and (cause.id, cause.proof) == ("HT369", "fits"), (
+        "it does not run: nothing was seen inside"
+    )
+    for service in ("nope", "llm@", "*", "-Hroot@elsewhere"):
+        with pytest.raises(Refused, match="no such unit|names no unit|neither a valid|not loaded"):
+            ask(service)
