@@ -405,6 +405,15 @@ def test_path_rules_are_never_all_that_is_left_of_a_list(more: bytes, stays: boo
     assert (b"c 511:* rwm" in result.data) is stays and run(result.data, Wanted(form="path")).changes == ()
 
 
+def test_of_exact_rules_only_those_of_what_stays_stay() -> None:
+    """The host has no nvidia-modeset now, so its bind stays as it is, with its own rule, and the GPU's rules go."""
+    text = b"".join(b"lxc.cgroup2.devices.allow: c 195:%d rw\n" % minor for minor in (0, 254, 255)) + b"".join(
+        b"lxc.mount.entry: /dev/%s dev/%s none bind,optional,create=file\n" % (n, n) for n in (b"nvidia0", b"nvidia-modeset"))
+    host = device_table(PROC_DEVICES, {path: node for path, node in NODES.items() if "modeset" not in path}, (6, 1, 10))
+    gone = [line for line in changed(run(text, Wanted(form="dev"), host)) if line.startswith("-")]
+    assert gone == allow("-", "c 195:0 rw", "c 195:255 rw") + ["- " + bind("nvidia0")[2:]]
+
+
 def test_a_major_that_the_container_needs_cannot_be_dropped() -> None:
     with pytest.raises(Refused, match="511 is nvidia-uvm now, and this container needs it"):
         run(real("05"), Wanted(drop=(511,)))

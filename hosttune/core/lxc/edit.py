@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Dict, List, Optional, Sequence, Tuple
 
-from ..devices import CAPS, DeviceTable, driver_of, is_nvidia_path
+from ..devices import CAPS, DeviceTable, driver_of, expected_minor, is_nvidia_path
 from ..model import Finding, Refused
 from . import document as doc
 from .access import ALLOW, Access, access
@@ -24,6 +24,7 @@ from .keys import truth
 from .narrow import undeclared
 from .needs import CAPS_DIR, DEV, KEEP, NUMBER, PATH, Need, Wanted, form_of, is_concerned, needs
 from .prove import prove
+from .rules import Rule
 from .stale import FOREIGN, UNKNOWN, stale_rules
 
 LARGEST_DEV = 255
@@ -165,9 +166,10 @@ def _remove_other_forms(plan: _Plan, have: Entries, needed: Sequence[Need], devi
         if form != PATH and line.key == ALLOW and rule.path in again:
             plan.remove[line.number] = why
     if form != NUMBER:
-        majors = {_major_of(path, devices) for path in left}
+        stay = [(_major_of(path, devices), _minor_of(path, devices)) for path in left]
         plan.remove.update((line.number, why) for line, rule in have.nvidia_rules(devices)
-                           if rule.major not in majors and (None not in majors or rule.major in {n.major for n in needed}))
+                           if not any(_is_about(rule, major, minor) for major, minor in stay)
+                           and (all(major for major, _ in stay) or rule.major in {need.major for need in needed}))
 
 
 def _major_of(path: str, devices: DeviceTable) -> Optional[int]:
@@ -176,6 +178,16 @@ def _major_of(path: str, devices: DeviceTable) -> Optional[int]:
     if path == CAPS_DIR:
         return devices.major(CAPS)
     return node.major if node is not None and node.type == "char" else devices.major(driver_of(path))
+
+
+def _minor_of(path: str, devices: DeviceTable) -> Optional[int]:
+    """The same for its second number."""
+    node = (devices.nodes or {}).get(path)
+    return node.minor if node is not None and node.type == "char" else expected_minor(path)
+
+
+def _is_about(rule: Rule, major: Optional[int], minor: Optional[int]) -> bool:
+    return rule.major == major and (rule.minor in (None, minor) or minor is None)
 
 
 def _remove_broken(plan: _Plan, have: Entries, needed: Sequence[Need], devices: DeviceTable, form: str) -> None:
