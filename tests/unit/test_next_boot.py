@@ -6,8 +6,10 @@ A machine on paper: the shipped healthy host, and a disk on which whatever is no
 
 from __future__ import annotations
 
+import copy
 import errno
 import os
+import random
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -24,6 +26,7 @@ from hosttune.core.nextboot.verdict import next_boot
 from hosttune.core.profile import validate
 from hosttune.core.recording import RecordingHost, ReplayHost, merge
 from hosttune.data import machine
+from tests.unit.test_hostile_answers import EVILS, texts, would_run
 
 NOW, OLD, VERSION = "6.14.11-4-pve", "6.8.12-4-pve", "595.71.05"
 WANTS = "/etc/systemd/system/multi-user.target.wants"
@@ -139,6 +142,30 @@ def test_it_runs_programs_that_only_read() -> None:
         "lxc-config",
         "lxc-info",
     }
+
+
+ODD = ["", "\0", "9" * 6000, "submenu 'a' {\n" * 3000, "- path: /dev/nvidia-uvm\n  major: " + "9" * 6000,
+       "[[" * 50000, "\udcff: \udcfe\n",
+       "=\n==", "install nvidia modprobe -i\noptions\nblacklist\n", "version\nlinux\noptions\n"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_odd_file_breaks_nothing_and_becomes_no_command(name: str) -> None:
+    """Each text that a case is about, replaced by nonsense, or with a command behind it: the rest is judged all the same."""
+    dice, delta = random.Random(name), CASES[name].get("machine", {})
+    for path in [
+        path for path in texts({**delta, "grub_default": []}) if path[0] in ("files", "dirs", "commands", "links")
+    ]:
+        for odd in (dice.choice(ODD), None):
+            changed = copy.deepcopy(delta)
+            at = changed
+            for key in path[:-1]:
+                at = at[key]
+            at[path[-1]] = at[path[-1]].rstrip("\n") + dice.choice(EVILS) if odd is None else odd
+            found = judged(changed, default=delta.get("grub_default"))
+            assert any(f.status == OK for f in found)
+            for f in found:
+                assert not would_run(f.hint.command, "curl") and not would_run(f.decide, "curl"), (path, f)
 
 
 def test_a_container_boots_no_kernel() -> None:

@@ -19,7 +19,8 @@ PROXMOX_PINS = ("/etc/kernel/next-boot-pin", "/etc/kernel/proxmox-boot-pin")
 PROXMOX_WORDS = "/etc/kernel/cmdline"
 EFI_VARIABLES = "/sys/firmware/efi/efivars"
 LOADER_FOLDERS = ("/boot/loader", "/efi/loader", "/boot/efi/loader")
-_RELEASE = re.compile(r"(?:.*/)?(?:vmlinuz|vmlinux|linux)-(\d\S*)\Z")
+_NAME = r"\d[\w.+~-]*"
+_RELEASE = re.compile(r"(?:.*/)?(?:vmlinuz|vmlinux|linux)-(%s)\Z" % _NAME)
 
 
 @dataclass(frozen=True)
@@ -125,6 +126,8 @@ def _proxmox(host: Host) -> Optional[NextKernel]:
     line = tuple(words.split()) if words is not None else None
     for path in PROXMOX_PINS:
         pinned = (read_or_none(host, path) or "").strip()
+        if pinned and not re.fullmatch(_NAME, pinned):
+            raise ValueError("%s names no kernel" % path)
         if pinned:
             return NextKernel(pinned, "%s pins it" % path, _initrd(pinned), line)
     newest = _newest(host)
@@ -184,7 +187,7 @@ def _entries(host: Host, folders: Sequence[str], wanted: Tuple[str, str]) -> Opt
             text = read_or_none(host, "%s/entries/%s" % (folder, name)) or ""
             rows = dict(_row(line) for line in text.splitlines())
             release = rows.get("version") or _release(rows.get("linux", ""))
-            if release and "linux" in rows:
+            if re.fullmatch(_NAME, release) and rows.get("linux"):
                 entries[name] = (release, rows)
         if not entries:
             continue

@@ -5,6 +5,7 @@ where the kernel asks for one. `modinfo -k` reads the files and loads nothing.""
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass
 from typing import Dict, List, Optional, Sequence, Tuple, Union
 
@@ -203,7 +204,7 @@ def _signature(host: Host, kernel: NextKernel, nvidia: Module) -> Finding:
         evidence=(asks, nvidia.path + ": no signer"),
         hint=Hint(
             "mokutil --import /var/lib/dkms/mok.pub && dkms install --force -m nvidia -v %s -k %s"
-            % (nvidia.version, kernel.release),
+            % (shlex.quote(nvidia.version), kernel.release),
             "host",
             "asks for a password once, and again at the console in the next boot",
         ),
