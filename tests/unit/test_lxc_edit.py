@@ -440,8 +440,8 @@ TRAPS = {
                     "line 5 stands below [pve:pending]: at the next start the raw lines there replace all 1 of the container, "
                     "and 1 of them are lost"),
     "appended": (b"arch: amd64\n\n[before]\narch: amd64\ndev0: /dev/nvidia0\n", "HT425",
-                 "snapshot [before] has NVIDIA's nodes and the container has none: lines appended to the file land in its last "
-                 "snapshot"),
+                 "snapshot [before] has NVIDIA's nodes and the container has none: if they were appended to the file, they "
+                 "landed in its last snapshot"),
     "fuse twice": (b"features: nesting=1,fuse=1\ndev7: /dev/fuse\n", "HT426",
                    "dev7 and `features: fuse=1` both make /dev/fuse: the container does not start"),
     "no such file": (b"lxc.cgroup2.device.allow: c 235:* rwm\n", "HT426",

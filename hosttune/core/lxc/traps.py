@@ -8,7 +8,7 @@ from typing import List, Tuple
 
 from ..catalogue import finding
 from ..devices import DeviceTable
-from ..model import FAIL, WARN, Finding, Hint
+from ..model import FAIL, FITS, WARN, Finding, Hint
 from .document import LXC, PENDING, RAW, Document, effective_keys
 from .entries import Entries, entries
 
@@ -63,8 +63,9 @@ def _in_the_last_snapshot(document: Document, have: Entries, devices: DeviceTabl
     if not there.nvidia_paths:
         return []
     first = next((line for line in lines if "/nvidia" in line.value), last)
-    return [finding("HT425", WARN, subject, "snapshot [%s] has NVIDIA's nodes and the container has none: lines appended to the "
-                    "file land in its last snapshot" % last.section, have=first.text, evidence=(document.place(first),),
+    return [finding("HT425", WARN, subject, "snapshot [%s] has NVIDIA's nodes and the container has none: if they were appended "
+                    "to the file, they landed in its last snapshot" % last.section, have=first.text, proof=FITS,
+                    evidence=(document.place(first),), decide="pct listsnapshot ID: was it taken with the GPU?",
                     hint=_by_hand("hosttune lxc sync %s --gpus all" % (subject[3:] if subject.startswith("ct:") else "ID")))]
 
 
