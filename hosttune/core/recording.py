@@ -245,8 +245,9 @@ class ReplayHost(Host):
 class RecordingHost(Host):
     """Asks another host and writes down what it answered; `view` is then a machine of a recording."""
 
-    def __init__(self, inner: Host) -> None:
-        self.inner = inner
+    def __init__(self, inner: Host, shorten: Callable[[str, str], str] = lambda path, text: text) -> None:
+        """shorten: (path, text of a file) -> what of it is written down."""
+        self.inner, self.shorten = inner, shorten
         self.effects = inner.effects
         self.view: Dict[str, Any] = {"clock": inner.clock(), "uname": " ".join(inner.uname())}
 
@@ -269,6 +270,7 @@ class RecordingHost(Host):
                 data = b"".join(
                     line + b"\n" for line in data.splitlines() if MAPPED.search(line.decode("utf-8", "replace"))
                 )
+            data = self.shorten(path, data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
             try:
                 return data.decode("utf-8")
             except UnicodeDecodeError:

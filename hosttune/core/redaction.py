@@ -15,6 +15,9 @@ _COMMON_NAMES = {"host", "pve", "proxmox", "localhost", "debian", "ubuntu", "lxc
 
 _UUID = re.compile(r"(?i)\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 
+_OF_EVERYBODY = {"8be4df61-93ca-11d2-aa0d-00e098032b8c", "4a67b082-0a4c-41cf-b6c7-440b29bb8c4f"}
+"""Vendors of the firmware's variables: UEFI itself and systemd-boot. They are part of names of files that hosttune asks for."""
+
 _EVERYWHERE: Tuple[Tuple[Pattern[str], str], ...] = (
     (re.compile(r"\b([0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2}\b"), "00:00:00:00:00:00"),
     (re.compile(r"(?<![\w.-])(?!127\.)(?:\d{1,3}\.){3}\d{1,3}(?![\w-]|\.\d)"), "192.0.2.1"),
@@ -40,6 +43,8 @@ def redact(recording: Mapping[str, Any]) -> Dict[str, Any]:
     uuids: Dict[str, str] = {}
 
     def number(match: "re.Match[str]") -> str:
+        if match.group(0).lower() in _OF_EVERYBODY:
+            return match.group(0)
         return uuids.setdefault(match.group(0).lower(), "00000000-0000-0000-0000-%012d" % len(uuids))
 
     def text(value: str, patterns: Tuple[Tuple[Pattern[str], str], ...]) -> str:

@@ -16,7 +16,7 @@ from hosttune.core import engine_python, surroundings, trace
 from hosttune.core.diagnose import diagnose
 from hosttune.core.model import FAIL, Finding, first_cause
 from hosttune.core.probes import PROBES
-from hosttune.core.recording import RecordingHost, ReplayHost, merge
+from hosttune.core.recording import SCHEMA, RecordingHost, ReplayHost, merge, redact
 from hosttune.core.survey import Declared, survey
 from hosttune.data import machine
 
@@ -151,6 +151,22 @@ def test_a_recording_holds_no_line_of_the_log_and_no_call_of_the_trace_that_is_a
     seen = survey(recorder, Declared(contexts=True))
     assert seen.around.log == (kept,) and seen.around.trace == (wanted.strip(),)
     assert "hunter2" not in json.dumps(recorder.view) and "bob" not in json.dumps(recorder.view)
+
+
+@pytest.mark.parametrize("name", ["H10 one sick GPU", "T14 exclusive GPU that somebody has"])
+def test_a_redacted_recording_names_no_gpu_and_says_the_same(name: str) -> None:
+    """UUIDs stand in keys ("cuInit@GPU-...") and in what programs print: each becomes the same number everywhere."""
+    text = (
+        json.dumps(view(CASES[name]))
+        .replace("GPU-11111111-", "GPU-1a2b3c4d-")
+        .replace('"GPU-1, ', '"GPU-1a2b3c4d-5e6f-0000-0000-000000000000, ')
+    )
+    text = text.replace("[N/A], GPU-1", "[N/A], GPU-1a2b3c4d-5e6f-0000-0000-000000000000")
+    clean = redact({"schema": SCHEMA, "machines": {"host": json.loads(text)}})
+    assert "1a2b3c4d" in text and "1a2b3c4d" not in json.dumps(clean)
+    seen = survey(ReplayHost(clean["machines"]["host"]), Declared(contexts=bool(CASES[name].get("context"))))
+    cause = first_cause(tuple(diagnose({"host": seen}, PROBES)))
+    assert cause is not None and (cause.id, cause.proof) == (CASES[name]["expect"]["id"], "proved")
 
 
 def test_every_public_report_has_its_row() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import errno
+import json
 import os
 import random
 import re
@@ -22,9 +23,10 @@ import yaml
 from hosttune.core.host import Ran
 from hosttune.core.model import FAIL, OK, WARN, Finding, Refused
 from hosttune.core.nextboot import grub
-from hosttune.core.nextboot.verdict import next_boot
+from hosttune.core.nextboot import module as boot
+from hosttune.core.nextboot.verdict import next_boot, recorded
 from hosttune.core.profile import validate
-from hosttune.core.recording import RecordingHost, ReplayHost, merge
+from hosttune.core.recording import RecordingHost, ReplayHost, load, merge, redact
 from hosttune.data import machine
 from tests.unit.test_hostile_answers import EVILS, texts, would_run
 
@@ -166,6 +168,33 @@ def test_an_odd_file_breaks_nothing_and_becomes_no_command(name: str) -> None:
             assert any(f.status == OK for f in found)
             for f in found:
                 assert not would_run(f.hint.command, "curl") and not would_run(f.decide, "curl"), (path, f)
+
+
+SECRET = {
+    "/etc/systemd/system/web.service": "[Unit]\nBefore=pve-guests.service\n[Service]\nEnvironment=NVIDIA_TOKEN=hunter2\n"
+    "ExecStartPre=/bin/sh -c 'export T=hunter2; nvidia-modprobe -c 0 -u && curl -H hunter2'\n"
+    "ExecStart=/usr/bin/docker run -e T=hunter2 --device /dev/nvidia0 x\n",
+    "/var/spool/cron/crontabs/root": "@reboot mknod -m 666 /dev/nvidia-uvm c 239 0; backup --password hunter2 # nvidia\n",
+    "/etc/cron.d/latin": "@reboot root mknod /dev/nvidia-uvm c 239 0; echo \udce9 hunter2\n",
+    "/etc/tmpfiles.d/x.conf": "f /etc/token 0600 - - - hunter2\n",
+    "/boot/grub/grub.cfg": "set superusers=hunter2\npassword_pbkdf2 root grub.pbkdf2.hunter2\n"
+    + GRUB.replace("DEFAULT", "0"),
+}
+
+
+def test_a_recording_holds_no_command_line_token_or_password_of_others_and_says_the_same() -> None:
+    delta = {
+        "files": {**SECRET, "/etc/kernel/proxmox-boot-uuids": None, f"{boot.SECURE_BOOT}": {"hex": "0600000001"}},
+        "dirs": {"/etc/systemd/system": ["multi-user.target.wants", "web.service"], WANTS: ["web.service"],
+                 "/var/spool/cron/crontabs/root": {"errno": "ENOTDIR"}, "/etc/tmpfiles.d": ["x.conf"], "/etc/cron.d": ["latin"]},
+    }  # fmt: skip
+    whole = Disk(merge(merge(machine("healthy-host"), TABLE["healthy"]), delta))
+    recording = redact(recorded(whole, validate(PROFILE)))
+    assert "hunter2" not in json.dumps(recording)
+    again = next_boot(load(recording, machine)["host"], validate(PROFILE)).findings
+    judged_whole = next_boot(whole, validate(PROFILE)).findings
+    assert [(f.id, f.status, f.subject) for f in again] == [(f.id, f.status, f.subject) for f in judged_whole]
+    assert {("HT706", "ok"), ("HT707", "fail"), ("HT703", "fail"), ("HT701", "ok")} <= {(f.id, f.status) for f in again}
 
 
 def test_a_container_boots_no_kernel() -> None:

@@ -13,6 +13,7 @@ from ..model import ERROR, WARN, Finding, Hint, Refused, Report
 from ..profile import Profile
 from ..recording import SCHEMA, RecordingHost, Unrecorded
 from . import boot_files, guests, kernel, libraries, majors, module, nodes, ownership, promises, upkeep
+from .kept import kept
 from .kernel import NextKernel
 
 CACHES = ("/root/.cache/huggingface/hub",)
@@ -22,7 +23,7 @@ T = TypeVar("T")
 
 def recorded(host: Host, profile: Profile) -> Dict[str, Any]:
     """A recording of this machine's answers: next_boot of its machine "host" says the same anywhere. Refused in a container."""
-    recorder = RecordingHost(host)
+    recorder = RecordingHost(host, kept)
     next_boot(recorder, profile)
     return {"schema": SCHEMA, "machines": {"host": recorder.view}}
 

@@ -62,16 +62,18 @@ def _judge(machines: Machines, machine: Machine, node: Node) -> Optional[Finding
     bdf = next((name for name, number in _by_bdf(machines, machine).items() if str(number) == minor), "")
     because = log.causes(machines, bdf) if bdf else ()
     what = "does not return from open()" if node.open == "timeout" else "is refused by its driver: %s" % node.open
-    meaning = _GPU.get(node.open, "") if node.path != UVM_NODE else "nvidia-uvm is in an error state of its own"
+    meaning = _GPU.get(node.open, "") if minor.isdigit() else ""
     status, tail = (WARN if node.path == UVM_TOOLS else FAIL), ""
-    if works_all_the_same(machine):
+    works = works_all_the_same(machine)
+    if works:
         status, tail = WARN, "; CUDA starts and counts %s GPUs all the same" % machine.calls.get("cuDeviceGetCount")
     if because and status == FAIL:
         told = "%s %s" % (node.path, what)
         return finding("HT409", SKIP, node.path, told, have=node.open, because=because, machine=machine.key)
     if node.path == UVM_NODE and status == FAIL and node.open != "ENXIO":
         return _uvm(machines, machine, node, what)
-    command = _RELOAD if node.path in (UVM_NODE, UVM_TOOLS) else "dmesg | grep -e NVRM -e Xid | tail"
+    # Nobody's programs are ended for a node that nothing misses.
+    command = _RELOAD if node.path in (UVM_NODE, UVM_TOOLS) and not works else "dmesg | grep -e NVRM -e Xid | tail"
     costs = "every CUDA program on this host has to end first" if command == _RELOAD else ""
     return finding(
         "HT409",
