@@ -135,7 +135,7 @@ def _cuda(machines: Machines, machine: Machine, faults: List[Finding]) -> Option
         f.id for f in faults if f.status == FAIL and f.id in codes.IDS + codes.OF_NVML and f.machine == machine.key
     ]
     causes: Dict[Any, List[str]] = {
-        999: _ids(faults, "HT303", "HT350", "HT409", *log.IDS) + _subjects(faults, UVM_NODE),
+        999: _ids(faults, "HT303", "HT350", *log.IDS) + _subjects(faults, UVM_NODE) or _ids(faults, "HT409"),
         100: _ids(faults, "HT301", "HT302", "HT304", "HT352", *log.IDS)
         + _subjects(faults, CONTROL)
         + _gpu_nodes(faults),
