@@ -268,7 +268,7 @@ def revert(
     if not revertible(host, to) and not any(e.state == "intent" for e in journal.entries(host)):
         return steps, found
     if dry_run:
-        return [_undo(e.step) for e in revertible(host, to)], found
+        return [_foreseen(host, e, knobs) for e in revertible(host, to)], found
     with host.lock(journal.LOCK):
         found += recover(host, knobs)
         for entry in revertible(host, to):
@@ -303,6 +303,16 @@ def _refuse_while_it_waits(host: Host, knob: Optional[Knob], subject: str) -> No
             knob.wait(host, subject)
     except Refused as e:  # its way out is that of an apply
         raise Refused(e.what, e.where, "hosttune revert, once that is over") from None
+
+
+def _foreseen(host: Host, entry: Entry, knobs: Mapping[str, Knob]) -> Step:
+    """What would take a change back, as far as it can be told without doing it."""
+    if entry.step.effect == "replace":
+        with contextlib.suppress(OSError, Refused):
+            now = _now(host, entry.step, knobs)
+            if now not in (entry.step.after, entry.step.before):
+                return _by_content(entry, now)
+    return _undo(entry.step)
 
 
 def _by_content(entry: Entry, now: Optional[str]) -> Step:
