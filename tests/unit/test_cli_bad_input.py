@@ -59,7 +59,8 @@ CASES: list[tuple[list[str], str]] = [
     *[
         (["check", "--profile", "DIR/" + name], said)
         for name, said in {
-            "twice.json": 'twice.json:2: the key "mode" stands here a second time', "twice-deep.json": 'the key "numa-balancing" stands here a second time',
+            "twice.json": 'twice.json:2: the key "mode" stands here a second time',
+            "twice-deep.json": 'the key "numa-balancing" stands here a second time',
             "twice.yml": "twice.yml:3: the key mode stands here a second time", "control.yml": "this is not YAML",
             "list.yml": "a map of keys is wanted", "broken.yml": "this is not YAML", "deep.json": "this is not JSON",
             "deep.yml": "this is not YAML", "nul.json": "this is not JSON", "number.json": "a map of keys is wanted",
