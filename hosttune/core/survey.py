@@ -319,19 +319,18 @@ def _kind(host: Host) -> str:
 
 
 def _module(host: Host) -> str:
-    """Version of the loaded nvidia module, "" when it is not loaded."""
-    version = read_or_none(host, "/sys/module/nvidia/version")
-    if version is not None:
-        if not re.match(r"[\w.+-]+\s*\Z", version):
-            raise ValueError("/sys/module/nvidia/version holds no version")
-        return version.strip()
+    """Version of the loaded nvidia module, "" when it is not loaded: what the driver says of itself, which is what its libraries
+    compare; where a container hides that, what the module was built as."""
     text = read_or_none(host, "/proc/driver/nvidia/version")
-    if text is None:
-        return ""
-    found = re.search(r"\b(\d{3,}\.\d+(?:\.\d+)?)\b", text)
-    if not found:
-        raise ValueError("/proc/driver/nvidia/version holds no version")
-    return found.group(1)
+    if text is not None:
+        found = re.search(r"\b(\d{3,}\.\d+(?:\.\d+)?)\b", text)
+        if not found:
+            raise ValueError("/proc/driver/nvidia/version holds no version")
+        return found.group(1)
+    version = read_or_none(host, "/sys/module/nvidia/version")
+    if version is not None and not re.match(r"[\w.+-]+\s*\Z", version):
+        raise ValueError("/sys/module/nvidia/version holds no version")
+    return (version or "").strip()
 
 
 def node_paths(minors: Sequence[int], names: Sequence[str], host_view: bool) -> Tuple[str, ...]:

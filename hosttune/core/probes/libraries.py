@@ -169,7 +169,7 @@ def _mismatch(machine: Machine, name: str, path: str, version: str, answer: Mapp
         decide="" if code in codes else "cat /proc/driver/nvidia/version && readlink -f %s" % path,
         evidence=(
             "%s -> %s" % (name, path),
-            "/sys/module/nvidia/version: %s" % machine.module,
+            "the loaded module says %s" % machine.module,
             "%s returned %s" % (call, code),
         ),
         hint=hint,
