@@ -151,7 +151,7 @@ def main(argv: list[str]) -> int:
         command = commands.add_parser(name, help=function.__doc__, description=function.__doc__)
         command.set_defaults(run=function)
         if name == "ssh":
-            command.add_argument("command", nargs="*")
+            command.add_argument("command", nargs=argparse.REMAINDER)  # its options are its own
         if name == "reboot":
             command.add_argument("append", nargs="?", default="", help="words for the kernel, e.g. hosttune=off")
         if name == "break":

@@ -198,3 +198,12 @@ def test_a_newcomer_is_told_them_where_the_guest_is_ready(
     lab_command._ready(guest)
     told = [line.partition("#")[0].strip() for line in capsys.readouterr().out.splitlines()]
     assert [line for line in told if line.startswith("hosttune ")] == list(FIRST)
+
+
+def test_options_of_a_command_in_the_guest_are_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+    monkeypatch.setattr(lab_command, "_running", lambda: Machine("g", Image(Path())))
+    monkeypatch.setattr(os, "execvp", lambda program, argv: asked.append(argv))
+    for command in FIRST:
+        assert lab_command.main(["ssh", *command.split()]) == 0
+    assert [" ".join(argv[argv.index("lab") + 1 :]) for argv in asked] == list(FIRST)
