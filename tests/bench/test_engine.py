@@ -6,12 +6,14 @@ from __future__ import annotations
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
 import threading
 import time
 import urllib.request
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -242,7 +244,9 @@ def test_ctrl_c_and_sigterm_end_it_with_130_and_the_next_run_goes_on(
     plan = plan_file(max_tokens="[8, 3000]", concurrency="[1]", trials="50")
     argv = [*MODULE, "bench", "run", str(plan), "--url", llama.url, "--results", str(tmp_path / "r")]
     for end in ("INT", "TERM"):
-        process = subprocess.Popen(argv, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        # What a shell starts in the background ignores SIGINT, and so would its children.
+        heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+        process = subprocess.Popen(argv, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, preexec_fn=heard)
         assert process.stderr is not None
         for line in process.stderr:
             if "3000 tokens" in line:

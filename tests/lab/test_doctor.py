@@ -6,7 +6,11 @@ the demo's (scripts/demo), and test_reboot.py's."""
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -93,3 +97,18 @@ def test_the_next_boot_of_the_host_is_foreseen(module_guest: Machine) -> None:
     told = {(f["id"], f["status"], f["subject"]) for f in report["hosts"][0]["findings"]}
     assert ("HT707", "warn", "ct:200") in told, told
     assert not [f for f in told if f[0] == "HT707" and f[2] in ("ct:201", "ct:202")], told
+
+
+def test_another_machine_asks_over_ssh_what_the_host_would_say(module_guest: Machine, tmp_path: Path) -> None:
+    """Nothing is installed there: the core goes through ssh, and from there into the container."""
+    settings = dict(line.split() for line in module_guest.ssh_config.read_text().splitlines() if len(line.split()) == 2)
+    key = Path(settings["UserKnownHostsFile"]).read_text().split(None, 1)[1]
+    folder = tmp_path / ".ssh"
+    folder.mkdir(mode=0o700)
+    (folder / "known_hosts").write_text(f"[{settings['HostName']}]:{settings['Port']} {key}")
+    kept = "".join(f"  {word} {settings[word]}\n" for word in ("HostName", "Port", "User", "IdentityFile"))
+    (folder / "config").write_text("Host pve1\n" + kept)
+    cases.apply("sick-gpu", module_guest)
+    argv = [sys.executable, "-m", "hosttune", "doctor", "--host", "pve1", "--ct", "200", "-o", "json"]
+    done = subprocess.run(argv, capture_output=True, text=True, env={**os.environ, "HOME": str(tmp_path)})
+    assert json.loads(done.stdout)["first_cause"] == "HT409", done.stdout + done.stderr
