@@ -137,8 +137,12 @@ def _models(host: Host, profile: Profile, say: Say) -> List[Report]:
     return reports
 
 
+CONTROL_MINOR = 255
+"""nvidiactl's minor: -c=0 makes /dev/nvidia0 and nothing else."""
+
+
 def _make_nodes(host: Host, say: Say) -> None:
-    """Load the modules and make every node. nvidia-modprobe takes one kind of node a call: -c=N GPUs and nvidiactl,
+    """Load the modules and make every node. nvidia-modprobe takes one kind of node a call: -c=N a GPU (255: nvidiactl),
     -u -c=0 nvidia-uvm and nvidia-uvm-tools. A driver that is not there is said, and containers are gone through anyway."""
     for module in ("nvidia", "nvidia-uvm"):
         ran = host.execute(["modprobe", module], 60)
@@ -146,7 +150,8 @@ def _make_nodes(host: Host, say: Say) -> None:
             say("modprobe %s: %s" % (module, (ran.err.strip().splitlines() or ["exit code %d" % ran.rc])[-1]))
             return
     count = max(gpus.minors(host).values(), default=-1) + 1
-    calls = [["nvidia-modprobe", "-c=%d" % minor] for minor in range(count)] + [["nvidia-modprobe", "-u", "-c=0"]]
+    calls = [["nvidia-modprobe", "-c=%d" % minor] for minor in (CONTROL_MINOR, *range(count))]
+    calls.append(["nvidia-modprobe", "-u", "-c=0"])
     for argv in calls:
         ran = host.execute(argv, 20)
         if ran.rc:

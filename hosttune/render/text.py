@@ -170,6 +170,6 @@ def last_line(report: Report, cause: Finding | None, style: Style) -> str:
             else "nothing to put back",
         )
     parts = parts or ["nothing to judge"]
-    tail = "   first cause: %s" % style(cause.id, bold=True) if cause else ""
+    tail = "   first cause: %s (hosttune explain %s)" % (style(cause.id, bold=True), cause.id) if cause else ""
     hidden = "" if not (n[OK] or n[SKIP]) else "   (-v shows all)"
     return " · ".join(parts) + (tail or hidden)

@@ -228,3 +228,24 @@ def test_a_mistake_in_the_profile_of_a_machine_is_told_by_its_line() -> None:
     with pytest.raises(Refused) as e:
         run(host('{"mode": "plan",\n "knobs": {\n  "numa-balancin": "0"}}'))
     assert e.value.where == PATH + ":3" and "did you mean numa-balancing" in e.value.way_out
+
+
+def test_every_node_is_made_by_a_call_of_its_own() -> None:
+    """-c=0 makes /dev/nvidia0 and not nvidiactl, whose minor is 255; -u -c=0 the uvm pair (nvidia-modprobe's modes exclude each
+    other). Seen in the lab: without -c=255 a host whose udev rule is gone has no nvidiactl."""
+    gpus = {"0000:11:00.0": 0, "0000:61:00.0": 1}
+    calls = [
+        ["nvidia-modprobe", "-c=255"],
+        ["nvidia-modprobe", "-c=0"],
+        ["nvidia-modprobe", "-c=1"],
+        ["nvidia-modprobe", "-u", "-c=0"],
+    ]
+    host = ReplayHost({
+        "dirs": {"/proc/driver/nvidia/gpus": sorted(gpus)},
+        "files": {f"/proc/driver/nvidia/gpus/{bdf}/information": f"Device Minor: \t {minor}\n" for bdf, minor in gpus.items()},
+        "commands": {" ".join(argv): {"out": ""} for argv in [["modprobe", "nvidia"], ["modprobe", "nvidia-uvm"], *calls]},
+    })  # fmt: skip
+    said: list[str] = []
+    boot._make_nodes(host, said.append)
+    assert said == []
+    assert [effect["argv"] for effect in host.effects][2:] == calls

@@ -66,7 +66,7 @@ def view(case: Mapping[str, Any]) -> dict[str, Any]:
 
 def report(case: Mapping[str, Any]) -> tuple[Finding, ...]:
     deep = bool(case.get("context")) or bool(case.get("deep"))
-    declared = Declared(contexts=deep, engine_python=case.get("engine_python", ""))
+    declared = Declared(contexts=deep, engine_python=case.get("engine_python", ""), gpus=case.get("expected"))
     machines = {"host": survey(ReplayHost(view(case)), declared, "host")}
     return tuple(diagnose(machines, PROBES))
 

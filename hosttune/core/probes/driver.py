@@ -6,14 +6,14 @@ Meanings of its errnos: NVIDIA open kernel modules, nv.c (nvidiaN) and uvm.c (nv
 
 from __future__ import annotations
 
-from typing import List, Mapping, Optional
+from typing import List, Mapping, Optional, Tuple
 
 from ..catalogue import finding
 from ..model import ERROR, FAIL, FITS, OK, SKIP, WARN, Finding, Hint, Probe
 from ..survey import UVM_NODE, UVM_TOOLS, Machine, Node
 from . import log
 from .nodes import not_asked, sound
-from .scene import Machines, below, whole
+from .scene import Machines, below, kernels, whole
 
 _GPU = {
     "EIO": "the GPU did not start (firmware, power, BAR or interrupt)",
@@ -73,8 +73,11 @@ def _judge(machines: Machines, machine: Machine, node: Node) -> Optional[Finding
     if node.path == UVM_NODE and status == FAIL and node.open != "ENXIO":
         return _uvm(machines, machine, node, what)
     # Nobody's programs are ended for a node that nothing misses.
-    command = _RELOAD if node.path in (UVM_NODE, UVM_TOOLS) and not works else "dmesg | grep -e NVRM -e Xid | tail"
-    costs = "every CUDA program on this host has to end first" if command == _RELOAD else ""
+    command, costs = _cure(node, bdf, works)
+    if minor.isdigit() and not bdf and node.open in ("ENODEV", "ENXIO"):
+        meaning = "the driver has no GPU %s: %s" % (minor, _on_bus(machines, machine))
+    elif bdf:
+        meaning = "GPU %s: %s" % (bdf, meaning)
     return finding(
         "HT409",
         status,
@@ -88,6 +91,25 @@ def _judge(machines: Machines, machine: Machine, node: Node) -> Optional[Finding
         evidence=("%s: %s, access says ok, open says %s" % (node.path, node.rdev, node.open),),
         hint=Hint(command, below(machines, machine), costs, "hardware"),
     )
+
+
+def _cure(node: Node, bdf: str, works: bool) -> Tuple[str, str]:
+    """(command, what it costs and what comes after it)."""
+    if node.path in (UVM_NODE, UVM_TOOLS) and not works:
+        return _RELOAD, "every CUDA program on this host has to end first"
+    if not bdf and node.open in ("ENODEV", "ENXIO"):
+        return "echo 1 > /sys/bus/pci/rescan", (
+            "nothing is restarted; it finds a card that answers again, else: power off and on, seat, riser"
+        )
+    return "dmesg | grep -e NVRM -e Xid | tail", (
+        "only looks: the log names the hardware's fault. No command is sure to heal it; a reset, power off and on, or another "
+        "slot may (hosttune explain HT409). Until then leave it out: CUDA_VISIBLE_DEVICES"
+    )
+
+
+def _on_bus(machines: Machines, machine: Machine) -> str:
+    seen = next((m.gpus for m in kernels(machines) if m.gpus is not None), machine.gpus)
+    return "how many are on the PCI bus is not known" if seen is None else "%d are on the PCI bus" % len(seen)
 
 
 def _by_bdf(machines: Machines, machine: Machine) -> Mapping[str, int]:

@@ -15,11 +15,21 @@ RESTART_COSTS = "restarts the container: running engines stop, and what lies in 
 
 def remake(path: str) -> str:
     """nvidia-modprobe loads the module, and removes and remakes a node whose number is wrong. Its modes exclude each
-    other: -u for the uvm pair, -c for one GPU and nvidiactl."""
+    other: -u for the uvm pair, -c for one GPU, or nvidiactl by its minor 255."""
     name = path.rpartition("/")[2]
     if name.startswith("nvidia-uvm"):
         return "nvidia-modprobe -u -c=0"
-    return "nvidia-modprobe -c=%s" % (name[len("nvidia") :] if name[len("nvidia") :].isdigit() else "0")
+    return "nvidia-modprobe -c=%s" % (name[len("nvidia") :] if name[len("nvidia") :].isdigit() else "255")
+
+
+def together(commands: Sequence[str]) -> str:
+    """One line for several nodes: what each needs, once, and the restart, which counts for all of them, last."""
+    parts = list(dict.fromkeys(part for command in commands for part in command.split(" && ")))
+    last = [part for part in parts if part.startswith(_RESTARTS)]
+    return " && ".join([part for part in parts if part not in last] + last[:1])
+
+
+_RESTARTS = ("pct reboot", "lxc-stop", "docker restart", "podman restart", "kubectl delete", "# start")
 
 
 def restart(machine: Machine, facts: Optional[ContainerFacts] = None) -> str:

@@ -10,7 +10,7 @@ from ..model import FAIL, FITS, OK, PROVED, SKIP, WARN, Finding, Hint, Probe
 from ..survey import LIBRARIES, Machine
 from .code import without
 from .nodes import given_none
-from .scene import Machines, whole
+from .scene import Machines, host_of, whole
 
 _IDS = {"libcuda.so.1": "HT351", "libnvidia-ml.so.1": "HT353"}
 _BROKEN = {"file too short": "HT356", "invalid ELF header": "HT356", "wrong ELF class": "HT357"}
@@ -77,7 +77,7 @@ def _judge(machines: Machines, machine: Machine, name: str) -> Optional[Finding]
             ),
         )
     if machine.module and version and version != machine.module:
-        return _mismatch(machine, name, path, version, answer)
+        return _mismatch(machines, machine, name, path, version, answer)
     return None
 
 
@@ -130,7 +130,7 @@ def _missing(machines: Machines, machine: Machine, name: str, why: str) -> Findi
     )
 
 
-def _mismatch(machine: Machine, name: str, path: str, version: str, answer: Mapping[str, Any]) -> Finding:
+def _mismatch(machines: Machines, machine: Machine, name: str, path: str, version: str, answer: Mapping[str, Any]) -> Finding:
     call, codes = _MISMATCH[name]
     code = machine.calls.get(call)
     compat = "/compat" in path
@@ -145,6 +145,11 @@ def _mismatch(machine: Machine, name: str, path: str, version: str, answer: Mapp
             machine=machine.key,
         )
     inside = machine.kind != "host"
+    host = host_of(machines)
+    below_it = host.calls.get("dlopen:" + name) if inside and host is not None else None
+    if isinstance(below_it, Mapping) and below_it.get("version") == version:
+        told = "%s is version %s, as on the host, whose module is %s" % (name, version, machine.module)
+        return finding("HT350", SKIP, name, told, have=version, because=("HT350",), machine=machine.key)
     hint = Hint(
         "apt-get install --reinstall libcuda1 libnvidia-ml1   # of version %s" % machine.module,
         "this container",
@@ -155,7 +160,8 @@ def _mismatch(machine: Machine, name: str, path: str, version: str, answer: Mapp
         hint = Hint(
             "systemctl reboot",
             "host",
-            "or unload all nvidia modules and load them again: every GPU program and container ends",
+            "everything on this host ends; the boot loads the module that is installed. Unloading all nvidia modules and loading "
+            "them again does the same, once no GPU program runs",
             "reboot",
         )
     return finding(

@@ -7,12 +7,13 @@ empty file in its place stays an empty file.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import List, Optional
 
 from ..catalogue import finding
 from ..model import ERROR, FAIL, FITS, OK, PROVED, SKIP, WARN, Finding, Hint, Probe
 from ..survey import NODES, UVM_TOOLS, Machine, Node
-from .heal import RESTART_COSTS, remake, restart
+from .heal import RESTART_COSTS, remake, restart, together
 from .scene import Machines, below, ct_id, facts_of, host_node, host_of, whole
 
 
@@ -27,7 +28,7 @@ def run(machines: Machines) -> List[Finding]:
             found.append(_given_none(machines, machine))
             continue
         judged = [f for f in (_judge(machines, machine, node) for node in machine.nodes.values()) if f]
-        judged += _unasked(machine)
+        judged = _folded(judged) + _unasked(machine)
         if machine.nodes and not judged and machine.has_nvidia:
             judged = [
                 finding(
@@ -40,6 +41,22 @@ def run(machines: Machines) -> List[Finding]:
             ]
         found += judged
     return found
+
+
+def _folded(judged: List[Finding]) -> List[Finding]:
+    """Nodes with one and the same fault are one cause: the first tells the others and what mends them all."""
+    out: List[Finding] = []
+    for f in judged:
+        alike = [g for g in judged if g.status == FAIL == f.status and (g.id, g.proof, g.machine) == (f.id, f.proof, f.machine)]
+        if len(alike) < 2 or f.status != FAIL:
+            out.append(f)
+        elif f is alike[0]:
+            names = ", ".join(g.subject.rpartition("/")[2] for g in alike[1:])
+            hint = replace(f.hint, command=together([g.hint.command for g in alike]))
+            out.append(replace(f, summary="%s; so are %d more: %s" % (f.summary, len(alike) - 1, names), hint=hint))
+        else:
+            out.append(replace(f, status=SKIP, because=(f.id,)))
+    return out
 
 
 def given_none(machines: Machines, machine: Machine) -> bool:
@@ -171,7 +188,10 @@ def _absent(machines: Machines, machine: Machine, node: Node, want: str) -> Find
             evidence=tuple(evidence),
             machine=machine.key,
             hint=Hint(
-                remake(node.path), "host", "nothing is restarted; containers see it after their next start", "apply"
+                remake(node.path),
+                "host",
+                "nothing is restarted; containers see it after their next start. For each boot: hosttune doctor --next-boot",
+                "apply",
             ),
         )
     facts = facts_of(machines, machine)
@@ -287,15 +307,20 @@ def _stale_inode(machines: Machines, machine: Machine, node: Node, want: str) ->
         _status(node),
         node.path,
         "%s is the node that the host had before (%s); the host made a new one, "
-        "and a device rule alone does not help" % (node.path, node.rdev),
+        "and the container needs its rule and a start" % (node.path, node.rdev),
         have=node.rdev,
         want=want,
         proof=PROVED if seen and node.rdev != want else FITS,
         evidence=tuple(evidence),
         decide="" if seen and node.rdev != want else "stat -c '%%t:%%T %%h' %s   # here and on the host" % node.path,
-        hint=Hint(_restart(machines, machine), below(machines, machine), RESTART_COSTS, "restart"),
+        hint=Hint(_ruled(machine) + _restart(machines, machine), below(machines, machine), RESTART_COSTS, "restart"),
         machine=machine.key,
     )
+
+
+def _ruled(machine: Machine) -> str:
+    """A new node may have a new number: its rule has to be there before the start."""
+    return "hosttune lxc sync %s && " % ct_id(machine) if machine.kind == "lxc" else ""
 
 
 def _stale_number(machines: Machines, machine: Machine, node: Node, want: str) -> Finding:

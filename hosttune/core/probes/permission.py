@@ -48,7 +48,7 @@ def _refused(machines: Machines, machine: Machine, group: List[Node]) -> Finding
     rules = cgroup.wanted_rules(group, machine)
     rest = "" if len(group) == 1 else " with %d more of its driver's nodes" % (len(group) - 1)
     control = machine.nodes.get(CONTROL)
-    others = control is not None and control.open == "ok"
+    others = control is not None and sound(machine, control) and control.open == "ok"
     facts = facts_of(machines, machine)
     reason = cgroup.why(node, number, facts, host_of(machines) or machine)
     seen = "%s: %s, mode %s, access says %s, open says %s%s" % (
