@@ -97,7 +97,7 @@ def test_without_the_drivers_modules_a_container_that_can_do_without_starts(kept
     assert cu_init(kept) == 100
     assert "modprobe nvidia:" in said(kept, DEVICES), said(kept, DEVICES)
     told = kept.run("hosttune", "doctor", "--ct", "200")
-    assert told.returncode == 1 and "HT302" in told.stdout.splitlines()[0], told.stdout
+    assert told.returncode == 1 and "HT315" in told.stdout.splitlines()[0], told.stdout
     refused = kept.run("pct", "start", "202")
     assert refused.returncode != 0 and "/dev/nvidia" in refused.stderr
 
