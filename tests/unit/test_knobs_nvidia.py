@@ -123,7 +123,8 @@ def test_without_being_asked_no_command_is_run() -> None:
 def test_at_boot_the_drivers_own_settings_come_after_its_nodes(stage: str, commands: set[str]) -> None:
     """Before its nodes are there nvidia-smi would load the driver, and what it sets is lost when it ends."""
     profile = {"mode": "apply", "knobs": {"nvidia-power-limit": "450"}}
-    modules, nodes = ("modprobe nvidia", "modprobe nvidia-uvm"), ("nvidia-modprobe -c=255", "nvidia-modprobe -c=0", "nvidia-modprobe -u -c=0")
+    modules = ("modprobe nvidia", "modprobe nvidia-uvm")
+    nodes = ("nvidia-modprobe -c=255", "nvidia-modprobe -c=0", "nvidia-modprobe -u -c=0")
     made = {argv: {"rc": 0} for argv in (*modules, *nodes)}
     lowered = {"rc": 0, "then": {"commands": {SMI: {"out": TOLD.replace("600.00, 300", "450.00, 300")}}}}
     more = {
