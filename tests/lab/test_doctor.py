@@ -66,8 +66,9 @@ def uvm_absent(guest: Machine) -> None:
         (uvm_absent, "HT303", "HT303", False),
         (broken("mismatch"), "HT350", "HT350", False),
         (broken("sick-gpu"), "HT409", "HT409", False),
+        (broken("gpu-gone"), "HT409", "HT409", False),
     ],
-    ids=["config-mended", "moved-live", "uvm-absent", "mismatch", "sick-gpu"],
+    ids=["config-mended", "moved-live", "uvm-absent", "mismatch", "sick-gpu", "gpu-gone"],
 )
 def test_it_names_what_was_broken(
     guest: Machine, breaks: Callable[[Machine], None], from_host: str, from_inside: str, heals: bool
@@ -112,3 +113,4 @@ def test_another_machine_asks_over_ssh_what_the_host_would_say(module_guest: Mac
     argv = [sys.executable, "-m", "hosttune", "doctor", "--host", "pve1", "--ct", "200", "-o", "json"]
     done = subprocess.run(argv, capture_output=True, text=True, env={**os.environ, "HOME": str(tmp_path)})
     assert json.loads(done.stdout)["first_cause"] == "HT409", done.stdout + done.stderr
+    assert doctor(module_guest, "--ct", "201")["first_cause"] == "HT409", "an unprivileged container has the same GPUs"
