@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 from collections import Counter
@@ -23,7 +24,9 @@ from tests.unit.lxc_cases import NODES, PROC_DEVICES, a_host, inputs
 from tests.unit.lxc_grammar import config, configs
 
 CPUS = "lxc.cgroup2.cpuset.cpus"
-EXAMPLES = settings(max_examples=120, deadline=None)
+MORE = int(os.environ.get("HOSTTUNE_EXAMPLES", "0"))
+EXAMPLES = settings(max_examples=MORE or 120, deadline=None, derandomize=not MORE)
+"""The same ones each time, so that a change is judged by what it changed; HOSTTUNE_EXAMPLES=3000 looks for new ones."""
 
 WANTS = {
     "keep": Wanted(), "all": Wanted(gpus=None), "one": Wanted(gpus=(1,)), "required": Wanted(gpus=None, required=True),
@@ -134,6 +137,19 @@ def others_devs(main: pve.Section) -> list[str]:
     """devN entries of other devices; their numbers stay, too, but two of one number are one."""
     pairs = [key + value for key, value in main.keys.items() if DEV_KEY.match(key)]
     return sorted(pair for pair in pairs if "/nvidia" not in pair and "/dri" not in pair)
+
+
+# ---- what was found once
+
+FREE = b"arch: amd64\nlxc.idmap: u 0 100000 65536\n"
+ALLOWED, DENIED = b"lxc.cgroup2.devices.allow: c 195:* rwm\n", b"lxc.cgroup2.devices.deny: c 195:* rwm\n"
+
+
+@pytest.mark.parametrize("rules", [ALLOWED + DENIED, ALLOWED + ALLOWED + DENIED, DENIED + ALLOWED], ids=["undone", "twice", "taken back"])
+@pytest.mark.parametrize("form", ["path", "dev"])
+def test_where_all_is_open_a_rule_that_takes_back_a_denial_is_not_the_forms_to_remove(rules: bytes, form: str) -> None:
+    """It was removed as said again by the new form, found to be missing, and added: each run changed the file."""
+    hold(FREE + rules, WANTS[form], device_table("Character devices:\n  1 mem\n", {}), "pve")
 
 
 # ---- any config

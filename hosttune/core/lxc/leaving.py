@@ -10,7 +10,7 @@ from typing import Dict, Optional, Sequence
 
 from ..devices import CAPS, DeviceTable, driver_of, expected_minor, is_nvidia_path
 from ..model import Refused
-from .access import ALLOW
+from .access import ALLOW, DENY
 from .document import KEY, Document
 from .entries import Entries
 from .narrow import undeclared
@@ -61,8 +61,11 @@ def _other_forms(gone: Dict[int, str], have: Entries, needed: Sequence[Need], de
             gone[line.number] = why
     if form != NUMBER:
         stay = [(_major_of(path, devices), _minor_of(path, devices)) for path in left]
+        denials = [rule for line, rule in have.rules if line.key == DENY] if have.free or have.everything else []
         gone.update((line.number, why) for line, rule in have.nvidia_rules(devices)
-                    if not any(_is_about(rule, major, minor) for major, minor in stay)
+                    # Where all else is open, an allow rule is there to take back the denial of the same words.
+                    if not any(rule.same(denial) for denial in denials)
+                    and not any(_is_about(rule, major, minor) for major, minor in stay)
                     and (all(major for major, _ in stay) or rule.major in {need.major for need in needed}))
 
 
