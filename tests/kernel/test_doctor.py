@@ -113,7 +113,7 @@ def test_a_node_that_the_host_made_anew(patient: Patient, nodes: GpuNodes, fake:
     nodes.make("nvidia-uvm-tools", 511, 1)
     cause = patient.cause()
     assert (cause.id, cause.proof, cause.have, cause.want) == ("HT406", "proved", "509:0", "511:0")
-    assert cause.hint.command == f"hosttune lxc sync {container.name} && lxc-stop -n {container.name} -r"
+    assert cause.hint.command == f"hosttune lxc sync {container.name} --restart always"
     container.restart()
     assert first_cause(patient.examine()) is None
 

@@ -62,7 +62,7 @@ def uvm_absent(guest: Machine) -> None:
     ("breaks", "from_host", "from_inside", "heals"),
     [
         (config_mended, "HT402", "HT401", True),
-        (broken("moved-live"), "HT406", "HT406", False),
+        (broken("moved-live"), "HT406", "HT406", True),
         (uvm_absent, "HT303", "HT303", False),
         (broken("mismatch"), "HT350", "HT350", False),
         (broken("sick-gpu"), "HT409", "HT409", False),

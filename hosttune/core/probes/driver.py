@@ -103,7 +103,7 @@ def _cure(node: Node, bdf: str, works: bool) -> Tuple[str, str]:
         )
     return "dmesg | grep -e NVRM -e Xid | tail", (
         "only looks: the log names the hardware's fault. No command is sure to heal it; a reset, power off and on, or another "
-        "slot may (hosttune explain HT409). Until then leave it out: CUDA_VISIBLE_DEVICES"
+        "slot may (hosttune explain HT409). Until then leave it out of CUDA_VISIBLE_DEVICES (nvidia-smi -L)"
     )
 
 

@@ -313,14 +313,15 @@ def _stale_inode(machines: Machines, machine: Machine, node: Node, want: str) ->
         proof=PROVED if seen and node.rdev != want else FITS,
         evidence=tuple(evidence),
         decide="" if seen and node.rdev != want else "stat -c '%%t:%%T %%h' %s   # here and on the host" % node.path,
-        hint=Hint(_ruled(machine) + _restart(machines, machine), below(machines, machine), RESTART_COSTS, "restart"),
+        hint=Hint(_anew(machines, machine), below(machines, machine), RESTART_COSTS, "restart"),
         machine=machine.key,
     )
 
 
-def _ruled(machine: Machine) -> str:
-    """A new node may have a new number: its rule has to be there before the start."""
-    return "hosttune lxc sync %s && " % ct_id(machine) if machine.kind == "lxc" else ""
+def _anew(machines: Machines, machine: Machine) -> str:
+    """A new node may have a new number: its rule has to be there before the start. One command does both, and names first what
+    the restart would destroy."""
+    return "hosttune lxc sync %s --restart always" % ct_id(machine) if machine.kind == "lxc" else _restart(machines, machine)
 
 
 def _stale_number(machines: Machines, machine: Machine, node: Node, want: str) -> Finding:
