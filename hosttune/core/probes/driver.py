@@ -22,6 +22,7 @@ _GPU = {
     "EBUSY": "its interrupt is taken, or the driver is going away",
     "EPERM": "the driver excludes this GPU (NVreg_ExcludedGpus)",
     "EINVAL": "its memory could not be brought online",
+    "ENOMEM": "the kernel had no memory left for it",
 }
 _RELOAD = "rmmod nvidia_uvm && modprobe nvidia-uvm"
 
