@@ -110,8 +110,9 @@ def test_three_bits_of_acs_are_cleared_at_the_ports_that_redirect_and_come_back_
 @pytest.mark.parametrize("vm", ["vfio", "hostpci"])
 def test_nothing_is_written_where_a_virtual_machine_has_a_device_below_the_switch(machine: FakeTrees, vm: str) -> None:
     bus = machine.pci([*switch(), neighbour("vfio-pci" if vm == "vfio" else "mlx5_core")])
-    Path("/etc/pve/qemu-server").mkdir(parents=True, exist_ok=True)
     config = Path("/etc/pve/qemu-server/100.conf")
+    made = [folder for folder in (config.parents[1], config.parent) if not folder.exists()]
+    config.parent.mkdir(parents=True, exist_ok=True)
     if vm == "hostpci":
         config.write_text(f"cores: 8\nhostpci0: {NIC},pcie=1\n")
     before = spaces(bus)
@@ -119,6 +120,8 @@ def test_nothing_is_written_where_a_virtual_machine_has_a_device_below_the_switc
         report = hosttune("apply", "pcie-acs", code=1)
     finally:
         config.unlink(missing_ok=True)
+        for folder in reversed(made):  # a folder /etc/pve that stays makes a Proxmox host of this machine
+            folder.rmdir()
     assert spaces(bus) == before and report["hosts"][0]["effects"] == []
     for found in (findings(report, "HT208")[bdf] for bdf in (ROOT, LEFT, RIGHT)):
         assert NIC in found["summary"] and "IOMMU group" in found["summary"]
