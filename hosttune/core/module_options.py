@@ -6,14 +6,11 @@ loaded with the copy of these files that is in there.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from typing import List, Optional, Tuple, Union
+from typing import List, Optional, Union
 
-from . import cmdline, dropins
-from .host import Host, read_or_none
-
-FOLDERS = dropins.folders("modprobe.d")
+from . import cmdline, modprobe
+from .host import Host
 
 
 @dataclass(frozen=True)
@@ -31,14 +28,14 @@ class Option:
 
 def options(host: Host, module: str) -> List[Option]:
     """Everything that this machine says of a module's parameters, in the order in which it counts."""
+    name_of = modprobe.plain(module)
     found = []
-    for path in dropins.files(host, FOLDERS):
-        for number, words in _lines(read_or_none(host, path) or ""):
-            if words[0] == "options" and len(words) > 2 and _plain(words[1]) == _plain(module):
-                found += [_option(word, "%s:%d" % (path, number)) for word in words[2:]]
+    for line in modprobe.lines(host):
+        if line.words[:2] == ("options", name_of):
+            found += [_option(word, line.place) for word in line.words[2:]]
     for word in cmdline.words(host):
         name, dot, rest = word.partition(".")
-        if dot and _plain(name) == _plain(module):
+        if dot and modprobe.plain(name) == name_of:
             found.append(_option(rest, cmdline.NOW))
     return found
 
@@ -49,29 +46,9 @@ def deciding(host: Host, module: str, parameter: str) -> Optional[Option]:
     return found[-1] if found else None
 
 
-def _lines(text: str) -> List[Tuple[int, List[str]]]:
-    """(number, words) of each line that says something; a backslash at the end joins lines."""
-    found, joined, start = [], "", 0
-    for number, line in enumerate(text.splitlines(), 1):
-        start = start or number
-        joined += line
-        if joined.endswith("\\"):
-            joined = joined[:-1]
-            continue
-        words = re.findall(r'(?:"[^"]*"|\S)+', joined)
-        if words and not words[0].startswith("#"):
-            found.append((start, words))
-        joined, start = "", 0
-    return found
-
-
 def _option(word: str, where: str) -> Option:
     parameter, _, value = word.partition("=")
     return Option(parameter, value.replace('"', ""), where)
-
-
-def _plain(name: str) -> str:
-    return name.replace("-", "_")
 
 
 def same(one: str, other: str) -> bool:

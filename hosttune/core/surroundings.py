@@ -8,9 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple, TypeVar
 
-from . import gpus, kernel_log, trace
+from . import gpus, kernel_log, modprobe, trace
 from .host import Host, list_or_empty, read_or_none
-from .nextboot import modprobe
 from .pci import DEVICES, NVIDIA
 from .recording import Unrecorded
 

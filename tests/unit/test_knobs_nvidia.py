@@ -11,7 +11,7 @@ import pytest
 
 from hosttune import preflight
 from hosttune.cli import main
-from hosttune.core import boot, engine, module_options
+from hosttune.core import boot, engine, modprobe, module_options
 from hosttune.core.knobs import BY_ID, KNOBS, NVIDIA
 from hosttune.core.nvidia_smi import ASK
 from hosttune.core.profile import PATH, validate
@@ -28,7 +28,7 @@ NOBODY = {"errno": "ENOENT"}
 
 def options(files: dict[str, str], cmdline: str = "ro quiet") -> list[tuple[str, str, str]]:
     """Of these files of modprobe.d: (parameter, value, where), in the order in which they count."""
-    dirs: dict[str, Any] = {folder: [] for folder in module_options.FOLDERS}
+    dirs: dict[str, Any] = {folder: [] for folder in modprobe.FOLDERS}
     for path in files:
         folder, _, name = path.rpartition("/")
         dirs[folder] = [*dirs[folder], name]

@@ -7,10 +7,10 @@ import re
 import shlex
 from typing import List, Optional
 
+from .. import modprobe
 from ..catalogue import finding
 from ..host import Host, Stat
 from ..model import FAIL, OK, PROVED, WARN, Finding, Hint
-from . import modprobe
 from .kernel import PROXMOX_ESPS, NextKernel
 
 _COPIED = re.compile(r"nvidia|nouveau|vfio")

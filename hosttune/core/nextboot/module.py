@@ -9,11 +9,10 @@ import shlex
 from dataclasses import dataclass
 from typing import Dict, List, Optional, Sequence, Tuple, Union
 
-from .. import pci
+from .. import modprobe, pci
 from ..catalogue import finding
 from ..host import Host, Ran, bytes_or_none, list_or_empty, read_or_none
 from ..model import ERROR, FAIL, FITS, OK, PROVED, Finding, Hint
-from . import modprobe
 from .kernel import NextKernel, headers, releases
 
 MODULES = ("nvidia", "nvidia-uvm")

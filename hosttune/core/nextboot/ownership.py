@@ -6,11 +6,10 @@ from __future__ import annotations
 import re
 from typing import Dict, List, Sequence, Tuple
 
-from .. import pci
+from .. import modprobe, pci
 from ..catalogue import finding
 from ..host import Host, list_or_empty
 from ..model import FAIL, FITS, OK, PROVED, WARN, Finding, Hint
-from . import modprobe
 from .kernel import NextKernel
 
 
@@ -54,7 +53,7 @@ def judge(host: Host, kernel: NextKernel) -> List[Finding]:
                 decide="lspci -k -d 10de:   # after the next boot",
                 evidence=(
                     "/lib/modules/%s/kernel/drivers/gpu/drm/nouveau is there" % kernel.release,
-                    "%s: no blacklist nouveau" % modprobe.FOLDERS[-1],
+                    "%s: no blacklist nouveau" % modprobe.FOLDERS[0],
                 ),
                 hint=Hint(
                     "echo blacklist nouveau > /etc/modprobe.d/blacklist-nouveau.conf && update-initramfs -u -k %s"
