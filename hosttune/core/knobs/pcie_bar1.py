@@ -8,24 +8,20 @@ chosen by the firmware, or by the driver when it is loaded.
 
 from __future__ import annotations
 
-from typing import Dict, List, Tuple
+from typing import List, Tuple
 
-from .. import own_gpus, pci
+from .. import pci
 from ..host import Host, read_or_none
-from ..model import REPORT, Knob, Reading, Refused, Step
+from ..model import Reading, Refused, Step
+from .shape_gpu import gpu_report
 
 MIB = 1 << 20
 SMALL = 256 * MIB
 """What a card without resizable BAR shows of itself; never all of an inference GPU's memory."""
 
 
-def read(host: Host) -> Dict[str, Reading]:
-    """{bdf: "256 MiB of 128 GiB"} of each GPU."""
-    return own_gpus.each(host, one)
-
-
 def one(host: Host, bdf: str) -> Reading:
-    """Of one GPU. Raises OSError."""
+    """ "256 MiB of 128 GiB" of one GPU. Raises OSError."""
     found = regions(host.read("%s/%s/resource" % (pci.DEVICES, bdf)))
     if len(found) < 2:
         return Reading(skip="it shows no BAR1")
@@ -72,17 +68,13 @@ def step(host: Host, subject: str, have: str, want: str) -> Step:
 
 
 WANT = "all it can"
-PCIE_BAR1 = Knob(
+PCIE_BAR1 = gpu_report(
     id="HT212",
     name="pcie-bar1",
     title="BAR1",
     want=WANT,
-    read=read,
     step=step,
-    check=lambda want: "" if want == WANT else "%s cannot be wanted: %s" % (want, WANT),
-    skip=own_gpus.skip,
-    read_one=own_gpus.reader(one),
-    recommend=REPORT,
+    one=one,
     meets=meets,
     why="peer-to-peer over BAR1 and GPUDirect need a window that covers the GPU's memory",
     cost="no BAR1 peer-to-peer; copies between GPUs go through host memory",

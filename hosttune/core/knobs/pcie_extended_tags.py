@@ -4,20 +4,14 @@ it where the whole way can (drivers/pci/probe.c); forcing it over an old bridge 
 
 from __future__ import annotations
 
-from typing import Dict
-
-from .. import own_gpus, pci_express
+from .. import pci_express
 from ..host import Host
-from ..model import REPORT, Knob, Reading, Refused, Step
-
-
-def read(host: Host) -> Dict[str, Reading]:
-    """{bdf: on or off} of each GPU."""
-    return own_gpus.each(host, one)
+from ..model import Reading, Refused, Step
+from .shape_gpu import gpu_report
 
 
 def one(host: Host, bdf: str) -> Reading:
-    """Of one GPU. Raises Unreadable, OSError."""
+    """On or off of one GPU. Raises Unreadable, OSError."""
     express = pci_express.express(pci_express.config(host, bdf))
     if express is None:
         return Reading(skip="has no PCI Express capability")
@@ -33,17 +27,13 @@ def step(host: Host, subject: str, have: str, want: str) -> Step:
     )
 
 
-PCIE_EXTENDED_TAGS = Knob(
+PCIE_EXTENDED_TAGS = gpu_report(
     id="HT207",
     name="pcie-extended-tags",
     title="extended tags",
     want="on",
-    read=read,
     step=step,
-    check=lambda want: "" if want == "on" else "%s cannot be wanted: on" % want,
-    skip=own_gpus.skip,
-    read_one=own_gpus.reader(one),
-    recommend=REPORT,
+    one=one,
     why="32 requests in flight cannot fill a Gen4 or Gen5 x16 link with reads",
     cost="host-to-device copies below the link's speed",
     evidence="Linux drivers/pci/probe.c, pci_configure_extended_tags",

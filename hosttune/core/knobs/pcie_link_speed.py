@@ -4,21 +4,15 @@ text says so), so that one is judged only while a process computes on the GPU; l
 
 from __future__ import annotations
 
-from typing import Dict
-
 from .. import own_gpus, pci_link
 from ..host import Host
-from ..model import REPORT, Knob, Reading, Refused, Step
+from ..model import Reading, Refused, Step
 from . import pcie_link_width
-
-
-def read(host: Host) -> Dict[str, Reading]:
-    """{bdf: "32 of 32 GT/s", or "16 of 32 GT/s at 0000:41:00.0"} of each GPU: the first slow link, else its own."""
-    return own_gpus.each(host, one)
+from .shape_gpu import gpu_report
 
 
 def one(host: Host, bdf: str) -> Reading:
-    """Of one GPU. Raises OSError."""
+    """ "32 of 32 GT/s", or "16 of 32 GT/s at 0000:41:00.0" of one GPU: the first slow link, else its own. Raises OSError."""
     links = pci_link.links(host, bdf)
     own = links[0]
     if not own.speed:
@@ -45,18 +39,14 @@ def step(host: Host, subject: str, have: str, want: str) -> Step:
 
 
 WANT = "full speed"
-PCIE_LINK_SPEED = Knob(
+PCIE_LINK_SPEED = gpu_report(
     id="HT204",
     name="pcie-link-speed",
     title="link speed",
     want=WANT,
-    read=read,
     step=step,
-    check=lambda want: "" if want == WANT else "%s cannot be wanted: %s" % (want, WANT),
-    skip=own_gpus.skip,
-    read_one=own_gpus.reader(one),
+    one=one,
     meets=pcie_link_width.meets,
-    recommend=REPORT,
     why="each generation less is half the bandwidth",
     cost="tensor parallel engines run at the pace of the slowest link",
     evidence="Linux ABI sysfs-bus-pci; a link that trains down under load has a bad riser, cable or retimer",

@@ -3,20 +3,14 @@
 
 from __future__ import annotations
 
-from typing import Dict
-
-from .. import own_gpus, pci_link
+from .. import pci_link
 from ..host import Host
-from ..model import REPORT, Knob, Reading, Refused, Step
-
-
-def read(host: Host) -> Dict[str, Reading]:
-    """{bdf: "x16 of x16", or "x8 of x16 at 0000:41:00.0"} of each GPU: the first link that lacks lanes, else its own."""
-    return own_gpus.each(host, one)
+from ..model import Reading, Refused, Step
+from .shape_gpu import gpu_report
 
 
 def one(host: Host, bdf: str) -> Reading:
-    """Of one GPU. Raises OSError."""
+    """ "x16 of x16", or "x8 of x16 at 0000:41:00.0" of one GPU: the first link that lacks lanes, else its own. Raises OSError."""
     links = pci_link.links(host, bdf)
     own = links[0]
     if not own.lanes:
@@ -51,17 +45,13 @@ def meets(have: str, want: str) -> bool:
 
 
 WANT = "all lanes"
-PCIE_LINK_WIDTH = Knob(
+PCIE_LINK_WIDTH = gpu_report(
     id="HT209",
     name="pcie-link-width",
     title="link width",
     want=WANT,
-    read=read,
     step=step,
-    check=lambda want: "" if want == WANT else "%s cannot be wanted: %s" % (want, WANT),
-    skip=own_gpus.skip,
-    read_one=own_gpus.reader(one),
-    recommend=REPORT,
+    one=one,
     grave=True,
     meets=meets,
     why="half the lanes are half the bandwidth of everything that goes to or from this GPU",

@@ -7,20 +7,14 @@ makes the sizes one when it finds a device (drivers/pci/probe.c); hosttune never
 
 from __future__ import annotations
 
-from typing import Dict
-
 from .. import own_gpus, pci, pci_express
 from ..host import Host
-from ..model import REPORT, Knob, Reading, Refused, Step
-
-
-def read(host: Host) -> Dict[str, Reading]:
-    """{bdf: "256", or "256 under a port with 128 (0000:10:00.0)"} of each GPU; bytes."""
-    return own_gpus.each(host, one)
+from ..model import Reading, Refused, Step
+from .shape_gpu import gpu_report
 
 
 def one(host: Host, bdf: str) -> Reading:
-    """The size of one GPU, and the first port above it that has another. Raises Unreadable, OSError."""
+    """The bytes of one GPU ("256"), and the first port above it that has another. Raises Unreadable, OSError."""
     way = [bdf] + pci.ports_above(host, bdf)
     found = [pci_express.express(pci_express.config(host, function)) for function in way]
     gpu, above = found[0], [(port, e) for port, e in zip(way[1:], found[1:]) if e]
@@ -49,17 +43,13 @@ def step(host: Host, subject: str, have: str, want: str) -> Step:
 
 
 WANT = "equal"
-PCIE_MAX_PAYLOAD = Knob(
+PCIE_MAX_PAYLOAD = gpu_report(
     id="HT202",
     name="pcie-max-payload",
     title="MaxPayload",
     want=WANT,
-    read=read,
     step=step,
-    check=lambda want: "" if want == WANT else "%s cannot be wanted: %s" % (want, WANT),
-    skip=own_gpus.skip,
-    read_one=own_gpus.reader(one),
-    recommend=REPORT,
+    one=one,
     grave=True,
     meets=lambda have, want: have.isdigit(),
     why="an end that sends larger packets than the other takes makes malformed packets, which is a fatal error",

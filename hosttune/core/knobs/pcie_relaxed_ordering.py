@@ -4,20 +4,14 @@ where the root port is known to do it wrong (drivers/pci/quirks.c), which is why
 
 from __future__ import annotations
 
-from typing import Dict
-
-from .. import own_gpus, pci_express
+from .. import pci_express
 from ..host import Host
-from ..model import REPORT, Knob, Reading, Refused, Step
-
-
-def read(host: Host) -> Dict[str, Reading]:
-    """{bdf: on or off} of each GPU."""
-    return own_gpus.each(host, one)
+from ..model import Reading, Refused, Step
+from .shape_gpu import gpu_report
 
 
 def one(host: Host, bdf: str) -> Reading:
-    """Of one GPU. Raises Unreadable, OSError."""
+    """On or off of one GPU. Raises Unreadable, OSError."""
     express = pci_express.express(pci_express.config(host, bdf))
     if express is None:
         return Reading(skip="has no PCI Express capability")
@@ -33,17 +27,13 @@ def step(host: Host, subject: str, have: str, want: str) -> Step:
     )
 
 
-PCIE_RELAXED_ORDERING = Knob(
+PCIE_RELAXED_ORDERING = gpu_report(
     id="HT206",
     name="pcie-relaxed-ordering",
     title="relaxed ordering",
     want="on",
-    read=read,
     step=step,
-    check=lambda want: "" if want == "on" else "%s cannot be wanted: on" % want,
-    skip=own_gpus.skip,
-    read_one=own_gpus.reader(one),
-    recommend=REPORT,
+    one=one,
     why="writes that may pass each other keep a path across sockets full; nvidia-relaxed-ordering makes all writes of a GPU such",
     cost="less bandwidth of transfers that cross sockets, on some platforms",
     evidence="open-gpu-kernel-modules kernel/gpu/bif, Linux drivers/pci/quirks.c; a gain between GPUs on AMD is unproven",

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A fact of each GPU that is read and judged and never written: hardware, or what the kernel and the driver decide."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Callable
+
+from .. import own_gpus
+from ..host import Host
+from ..model import REPORT, Knob, Reading, Step
+
+
+def gpu_report(
+    *, want: str, one: Callable[[Host, str], Reading], step: Callable[[Host, str, str, str], Step], **more: Any
+) -> Knob:
+    """A knob over every GPU of this host. want: the one thing that can be wanted. one(host, bdf) reads one GPU and may raise
+    Unreadable and OSError; step raises Refused with the way out."""
+    return Knob(
+        want=want,
+        read=partial(own_gpus.each, one=one),
+        read_one=own_gpus.reader(one),
+        step=step,
+        check=lambda wanted: "" if wanted == want else "%s cannot be wanted: %s" % (wanted, want),
+        skip=own_gpus.skip,
+        recommend=REPORT,
+        **more,
+    )
