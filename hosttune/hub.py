@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from importlib.resources import files
 from typing import Any
 
-from .core.host import Host
+from .core.door.host import Host
 from .core.model import Refused
 from .core.profile import Profile
 

@@ -11,15 +11,18 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from . import nvml
-from .core import boot, engine, examine, gpus, pci
+from .core import boot, engine
 from .core.catalogue import finding
-from .core.glance import Glance
-from .core.host import Host, errname
+from .core.doctor import examine
+from .core.doctor.survey import Declared
+from .core.door.glance import Glance
+from .core.door.host import Host, errname
+from .core.gpu import gpus
 from .core.lxc import inside
 from .core.model import ERROR, FAIL, OK, SKIP, WARN, Finding, Hint, Refused, Report
+from .core.pci import bus
 from .core.profile import Profile
-from .core.recording import Unrecorded
-from .core.survey import Declared
+from .core.recording.hosts import Unrecorded
 from .data import machine
 
 RESULTS = "/var/lib/hosttune/results"
@@ -77,7 +80,7 @@ def knobs(host: Host, profile: Profile, driver: bool = False) -> list[Finding]:
 def devices(host: Host, profile: Profile, engines: tuple[str, ...]) -> list[Finding]:
     """What the doctor says of the host and of each container that an engine runs in: nodes, cuInit, how many GPUs count."""
     needing = [profile.engines[name] for name in engines if profile.engines[name]["gpus"] != "none"]
-    if not pci.gpus(host):
+    if not bus.gpus(host):
         return [finding("HT360", SKIP, "CUDA", "no NVIDIA GPU on the PCI bus")]
     if engines and not needing:
         return [finding("HT360", SKIP, "CUDA", "no engine uses a GPU")]
@@ -129,7 +132,7 @@ def serving(host: Host, profile: Profile, engines: tuple[str, ...]) -> list[Find
 
 def idle(host: Host, profile: Profile, engines: tuple[str, ...]) -> list[Finding]:
     """No process but the engines' own computes on their GPUs, and no GPU is throttled."""
-    if not pci.gpus(host):
+    if not bus.gpus(host):
         return [finding("HT608", SKIP, "GPUs", "no NVIDIA GPU on the PCI bus")]
     told = nvml.ask()
     if told.why:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import ipaddress
 import re
 
-from ..core.host import Host, list_or_empty
+from ..core.door.host import Host, list_or_empty
 
 LISTEN = "0A"
 """TCP_LISTEN of include/net/tcp_states.h, as /proc/net/tcp prints it."""

@@ -13,7 +13,7 @@ from importlib.metadata import version
 from typing import Any, Protocol
 
 from .. import __version__
-from ..core.host import Host
+from ..core.door.host import Host
 from ..core.model import Refused
 from . import figures, prompt, validity
 from .client import Answer, Question, Trial, trial

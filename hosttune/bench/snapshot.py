@@ -10,10 +10,10 @@ import re
 from typing import Any
 
 from .. import nvml
-from ..core import container
-from ..core.glance import Glance
-from ..core.host import Host, errname, list_or_empty, read_or_none
+from ..core.door.glance import Glance
+from ..core.door.host import Host, errname, list_or_empty, read_or_none
 from ..core.knobs import KNOBS
+from ..core.machine import container
 from ..core.model import Refused
 
 GPUS = "/proc/driver/nvidia/gpus"

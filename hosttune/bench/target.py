@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ..core.host import Host
+from ..core.door.host import Host
 from ..core.model import Refused
 from . import http
 from .listener import is_local, listeners

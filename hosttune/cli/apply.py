@@ -6,7 +6,7 @@ from __future__ import annotations
 import click
 
 from ..core import boot, engine
-from ..core.live import LiveHost
+from ..core.door.live import LiveHost
 from ..core.model import Report
 from .output import Output, reporting
 from .profile import load, profile_option

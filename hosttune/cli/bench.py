@@ -19,7 +19,7 @@ from ..bench import plan as plans
 from ..bench.plan import ATTACH, Configuration, Plan
 from ..bench.results import MANIFEST, VALID, Results, existing, opened, same_plan
 from ..core.catalogue import finding
-from ..core.live import LiveHost
+from ..core.door.live import LiveHost
 from ..core.model import ERROR, FAIL, OK, SKIP, WARN, Action, Finding, Hint, Refused, Report
 from ..core.profile import Profile
 from .output import Output, reporting

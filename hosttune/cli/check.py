@@ -6,7 +6,7 @@ from __future__ import annotations
 import click
 
 from ..core import boot, engine
-from ..core.glance import Glance
+from ..core.door.glance import Glance
 from ..core.model import Report
 from ..core.settings import settings, unasked, wants
 from .output import Output, reporting

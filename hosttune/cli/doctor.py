@@ -11,14 +11,14 @@ from typing import Any
 
 import click
 
-from ..core import gpus
-from ..core.examine import declared_of, examine, judge
-from ..core.live import LiveHost
+from ..core.doctor.examine import declared_of, examine, judge
+from ..core.doctor.survey import Machine
+from ..core.door.live import LiveHost
+from ..core.gpu import gpus
 from ..core.model import Refused, Report
 from ..core.profile import Profile
-from ..core.recording import load as recordings
-from ..core.recording import redact
-from ..core.survey import Machine
+from ..core.recording.hosts import load as recordings
+from ..core.recording.hosts import redact
 from ..data import machine
 from . import replay as recorded_file
 from .output import Output, reporting

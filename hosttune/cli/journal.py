@@ -9,7 +9,7 @@ import time
 import click
 
 from ..core import journal
-from ..core.live import LiveHost
+from ..core.door.live import LiveHost
 from ..core.model import as_dict
 
 

@@ -14,13 +14,13 @@ from typing import Any
 import click
 
 from ..core import profile as profiles
-from ..core.devices import DeviceTable, Node, device_table
-from ..core.host import Host
+from ..core.door.host import Host
+from ..core.door.live import LiveHost
 from ..core.ignore import apply_ignores
-from ..core.live import LiveHost
 from ..core.lxc import cuda, docker, fleet, needs, outlook, see, store, sync, vms
 from ..core.lxc.needs import Wanted
 from ..core.lxc.patience import Patience
+from ..core.machine.devices import DeviceTable, Node, device_table
 from ..core.model import Refused, Report
 from ..core.profile import Container, Profile
 from ..render.visible import visible
@@ -265,7 +265,7 @@ def _table(path: str, gpu_count: int | None, pve_container: str | None) -> tuple
 
 
 def _recorded(path: str, text: str) -> tuple[Host, DeviceTable]:
-    from ..core.recording import load as machines
+    from ..core.recording.hosts import load as machines
     from ..data import machine
 
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import click
 
-from ..core.live import LiveHost
+from ..core.door.live import LiveHost
 from ..core.profile import PATH
 from .output import Output, reporting
 from .profile import load, profile_option

@@ -12,10 +12,10 @@ from typing import Any
 
 import click
 
-from ..core.host import Host
-from ..core.live import LiveHost
+from ..core.door.host import Host
+from ..core.door.live import LiveHost
 from ..core.model import Refused
-from ..core.recording import SCHEMA, RecordingHost, load, redact
+from ..core.recording.hosts import SCHEMA, RecordingHost, load, redact
 from ..data import machine
 
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import click
 
-from ..core.live import LiveHost
+from ..core.door.live import LiveHost
 from ..core.profile import Profile
 from ..core.stage import declared, pages, source, space
 from ..core.stage import drop as dropping

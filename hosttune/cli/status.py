@@ -7,7 +7,7 @@ import os
 
 import click
 
-from ..core.live import LiveHost
+from ..core.door.live import LiveHost
 from ..core.stage import source
 from ..core.status import status
 from .output import Output, reporting

@@ -10,10 +10,11 @@ from typing import Any
 
 import click
 
-from ..core import gpu_groups, topology
-from ..core.host import digest, read_or_none
-from ..core.live import LiveHost
+from ..core.door.host import digest, read_or_none
+from ..core.door.live import LiveHost
+from ..core.gpu import groups
 from ..core.model import WARN, Finding, Refused, as_dict
+from ..core.pci import topology
 from .output import coloured, utf8
 from .profile import load, profile_option
 from .replay import host_of, keep_host, replay_option
@@ -52,10 +53,10 @@ def command(
     if not machine.nodes and not machine.devices:
         why = "; ".join("%s: %s" % both for both in machine.unknown[:3])
         raise Refused("no NUMA node and no PCI device can be seen%s" % (" (%s)" % why if why else ""), replay or "/sys")
-    chosen = gpu_groups.choose(machine, gpus) if gpus is not None else ()
-    found = [gpu_groups.crossing(machine, chosen)] if chosen else []
+    chosen = groups.choose(machine, gpus) if gpus is not None else ()
+    found = [groups.crossing(machine, chosen)] if chosen else []
     if profile_path or not replay:  # this machine's own profile says nothing of another
-        found += gpu_groups.of_engines(machine, load(profile_path).engines)
+        found += groups.of_engines(machine, load(profile_path).engines)
     if svg:
         _draw(svg, machine, chosen, found)
     if format_ == "json":
@@ -87,7 +88,7 @@ def _draw(path: str, machine: topology.Topology, chosen: tuple[int, ...], found:
 def _data(machine: topology.Topology, chosen: tuple[int, ...], found: list[Finding]) -> dict[str, Any]:
     """The document: nodes, bridges, devices, ways between GPUs, groups, and what is said of the chosen set."""
     plain: dict[str, Any] = as_dict(machine)
-    words = gpu_groups.paths(machine)
+    words = groups.paths(machine)
     numbers = [gpu.number for gpu in machine.gpus if gpu.number is not None]
     return {
         "schema": SCHEMA,
@@ -95,7 +96,7 @@ def _data(machine: topology.Topology, chosen: tuple[int, ...], found: list[Findi
         "unknown": [{"path": where, "why": why} for where, why in machine.unknown],
         "paths": {str(a): {str(b): words[a, b] for b in numbers} for a in numbers},
         "p2p": "unknown",
-        "groups": as_dict(gpu_groups.groups(machine)),
+        "groups": as_dict(groups.groups(machine)),
         "chosen": list(chosen),
         "findings": as_dict(found),
     }

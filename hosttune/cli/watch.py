@@ -6,7 +6,7 @@ from __future__ import annotations
 import click
 
 from ..core import boot
-from ..core.live import LiveHost
+from ..core.door.live import LiveHost
 from ..core.profile import PATH
 
 HELP = (

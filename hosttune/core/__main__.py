@@ -15,7 +15,7 @@ import sys
 from typing import Any, BinaryIO, Callable, Dict, Iterator, Mapping, Tuple
 
 from . import __version__
-from .live import LiveHost
+from .door.live import LiveHost
 from .model import Refused, as_dict
 
 Request = Mapping[str, Any]
@@ -36,15 +36,15 @@ def child(request: Request) -> Dict[str, Any]:
 
 def survey(request: Request) -> Dict[str, Any]:
     """Everything a doctor asks of one machine, as a machine of a recording."""
-    from .examine import survey_here
+    from .doctor.examine import survey_here
 
     return survey_here(LiveHost(), request.get("declared", {}))
 
 
 def examine(request: Request) -> Dict[str, Any]:
     """A recording of this host and of its named containers: {"containers": {id: GPUs or null}, "declared": {...}}."""
-    from .examine import declared_of
-    from .examine import examine as whole
+    from .doctor.examine import declared_of
+    from .doctor.examine import examine as whole
 
     return whole(LiveHost(), request.get("containers", {}), declared_of(request.get("declared", {})))
 

@@ -7,7 +7,7 @@ from typing import List, Optional, Sequence, Tuple
 
 from . import units
 from .catalogue import finding
-from .host import Host
+from .door.host import Host
 from .model import WARN, Finding, Hint, Refused, Step
 from .place import Place, split
 from .stage import tmpfs

@@ -25,11 +25,13 @@ import json
 import sys
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
-from . import engine, gpus, pci
-from .host import Host, digest, read_or_none
+from . import engine
+from .door.host import Host, digest, read_or_none
+from .door.live import LiveHost
+from .gpu import gpus
 from .knobs import BY_ID, KNOBS, boot_units
-from .live import LiveHost
 from .model import Finding, Knob, Refused, Report
+from .pci import bus
 from .places import json_lines
 from .profile import PATH, Profile, validate
 from .task import fixes
@@ -101,7 +103,7 @@ def knobs(
 
 
 def _devices(host: Host, profile: Profile, say: Say) -> List[Report]:
-    if profile.mode != "plan" and pci.gpus(host):
+    if profile.mode != "plan" and bus.gpus(host):
         _make_nodes(host, say)
     # Before the driver is there, asking it would load it, and what it is told would be lost with the first program's end.
     return [*knobs(host, profile, which=lambda knob: knob.after_driver), *containers(host, profile, say)]

@@ -13,12 +13,13 @@ import difflib
 from dataclasses import dataclass, replace
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
-from . import journal, sysfs
+from . import journal
 from .catalogue import finding
-from .glance import Glance
-from .host import TEMP, Host, bytes_or_none, digest, errname, read_or_none
+from .door.glance import Glance
+from .door.host import TEMP, Host, bytes_or_none, digest, errname, read_or_none
 from .journal import Entry
 from .judge import check, plan
+from .machine import sysfs
 from .model import ERROR, FAIL, WARN, Finding, Hint, Knob, Reading, Refused, Step
 
 __all__ = ["check", "plan", "apply", "tune", "revert", "recover"]

@@ -10,7 +10,7 @@ import json
 from typing import Any, Mapping, Sequence
 
 from .catalogue import finding
-from .host import Host
+from .door.host import Host
 from .model import ERROR, Action, Finding, Hint, Refused, Report, Step
 
 PLAYBOOK = "ansible-playbook hosttune.hosttune.serving, with `mode: apply`, installs it"

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Dict, Optional, Tuple
 
 from . import units
-from .host import Host
-from .live import LiveHost
+from .door.host import Host
+from .door.live import LiveHost
 from .lxc import inside
 from .model import Refused
 

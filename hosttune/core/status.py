@@ -8,17 +8,20 @@ from dataclasses import replace
 from functools import partial
 from typing import Callable, Dict, List, Mapping, Sequence, Tuple
 
-from . import boot, container, engine, gpus, journal, pci
+from . import boot, engine, journal
 from .catalogue import finding
-from .devices import NVIDIA_STATIC_MAJOR, UVM, device_table
-from .glance import Glance
-from .host import Host, errname, read_or_none
+from .door.glance import Glance
+from .door.host import Host, errname, read_or_none
+from .gpu import gpus
 from .knobs import boot_units
 from .lxc import outlook, store, sync
 from .lxc.needs import Wanted
+from .machine import container
+from .machine.devices import NVIDIA_STATIC_MAJOR, UVM, device_table
 from .model import ERROR, FAIL, OK, WARN, Action, Finding, Hint, Refused, Report, Step
+from .pci import bus
 from .profile import Profile
-from .recording import Unrecorded
+from .recording.hosts import Unrecorded
 from .settings import wants
 from .stage import declared as models
 
@@ -111,7 +114,7 @@ def _settings(host: Host, profile: Profile) -> Report:
 
 def nodes(host: Host) -> List[Finding]:
     """Are the driver's modules loaded, and does every device node have the number that its driver has now?"""
-    mine = [gpu for gpu in pci.gpus(host) if gpu.driver != "vfio-pci"]
+    mine = [gpu for gpu in bus.gpus(host) if gpu.driver != "vfio-pci"]
     if not mine or container.inside(host):
         return []
     table = device_table(host.read("/proc/devices"))

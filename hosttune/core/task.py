@@ -7,7 +7,7 @@ import dataclasses
 import errno
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
-from .host import Host
+from .door.host import Host
 from .ignore import apply_ignores
 from .model import ERROR, FAIL, Action, Finding, Step, as_dict
 from .profile import Ignore

@@ -13,8 +13,8 @@ import sys
 from dataclasses import asdict
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
-from . import http, ports
-from .host import TEMP, Host, errname, list_or_empty, read_or_none
+from .door.host import TEMP, Host, errname, list_or_empty, read_or_none
+from .machine import http, ports
 from .model import Refused
 
 FOLDER = "/etc/systemd/system"

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Callable, List, Optional
 
 from . import boot
-from .host import Host, errname
+from .door.host import Host, errname
 from .model import Refused, Report
 from .uevents import LOST, Event
 

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from xml.etree import ElementTree as ET
 
-from ..core.gpu_groups import WORDS, groups, paths, spans
+from ..core.gpu.groups import WORDS, groups, paths, spans
 from ..core.model import WARN, Finding
-from ..core.topology import GPU, REDIRECTS, Device, Topology
+from ..core.pci.topology import GPU, REDIRECTS, Device, Topology
 from .svg_sheet import STYLE, Sheet
 from .topo_text import KIND, acs_words, link_words, node_words, short, title
 from .visible import visible

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import click
 
-from ..core.gpu_groups import CROSSES, WORDS, groups, paths, redirected, spans
+from ..core.gpu.groups import CROSSES, WORDS, groups, paths, redirected, spans
 from ..core.model import WARN, Finding
-from ..core.topology import GPU, NIC, NVME, REDIRECTS, UNKNOWN, Device, Link, Node, Topology
+from ..core.pci.topology import GPU, NIC, NVME, REDIRECTS, UNKNOWN, Device, Link, Node, Topology
 from .visible import visible
 
 ASK_P2P = "nvidia-smi topo -p2p w"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from .. import nvml
 from ..bench.target import Target
-from ..core.host import Host
+from ..core.door.host import Host
 from ..core.lxc import inside
 from ..core.model import FAIL, Refused, Report
 from ..core.place import place_of

@@ -10,9 +10,10 @@ from __future__ import annotations
 import errno
 from dataclasses import dataclass
 
-from ..core import gpus, pci
-from ..core.host import Host, read_or_none
+from ..core.door.host import Host, read_or_none
+from ..core.gpu import gpus
 from ..core.model import Refused
+from ..core.pci import bus
 from ..core.profile import Profile
 from .declare import Engine
 
@@ -70,7 +71,7 @@ def devices(host: Host, engine: Engine, profile: Profile) -> Devices:
 
 def _node(host: Host, bdfs: list[str]) -> tuple[int | None, str]:
     """The one node of these GPUs and its CPUs; none when they lie on several, or the machine has only one."""
-    nodes = {gpu.numa_node for gpu in pci.gpus(host) if gpu.bdf in bdfs}
+    nodes = {gpu.numa_node for gpu in bus.gpus(host) if gpu.bdf in bdfs}
     if len(nodes) != 1 or not bdfs or (read_or_none(host, "/sys/devices/system/node/possible") or "0").strip() == "0":
         return None, ""
     (node,) = nodes

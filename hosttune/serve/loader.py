@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from ..core.catalogue import finding
-from ..core.host import Host
+from ..core.door.host import Host
 from ..core.model import OK, WARN, Finding, Hint, Refused
 from ..core.stage import manifest
 from .declare import Engine

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..core.catalogue import finding
-from ..core.host import Host
+from ..core.door.host import Host
+from ..core.gpu.own import computing
 from ..core.model import ERROR, FAIL, OK, SKIP, WARN, Finding, Hint, Refused, Step
-from ..core.own_gpus import computing
 from ..core.place import Place, place_of
 from ..core.profile import Profile
 from . import command, deaths, nccl, quote

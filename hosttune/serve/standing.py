@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from ..core.catalogue import finding
-from ..core.host import Host
+from ..core.door.host import Host
 from ..core.lxc import inside
 from ..core.model import ERROR, FAIL, SKIP, Finding, Hint, Refused
 from ..core.profile import Profile

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..core import engine as changes
-from ..core.host import Host
+from ..core.door.host import Host
 from ..core.knobs import BY_ID
 from ..core.model import FAIL, Action, Finding, Report, Step
 from ..core.profile import Profile

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ..core.catalogue import finding
-from ..core.host import Host
+from ..core.door.host import Host
 from ..core.model import FAIL, OK, Finding, Hint, Report
 from ..core.profile import Profile
 from . import see as look

@@ -26,7 +26,7 @@ from hosttune.bench.plan import Configuration
 from hosttune.bench.results import opened
 from hosttune.bench.target import Attached, Target
 from hosttune.cli import main
-from hosttune.core.live import LiveHost
+from hosttune.core.door.live import LiveHost
 from tests.bench.conftest import Llama, Written, serve
 
 MODULE = [sys.executable, "-m", "hosttune"]

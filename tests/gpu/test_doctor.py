@@ -158,11 +158,12 @@ def has_torch(python: str) -> bool:
 
 
 def test_the_register_is_read_right(gpu_count: int) -> None:
-    from hosttune.core import pci, pci_express
-    from hosttune.core.live import LiveHost
+    from hosttune.core.door.live import LiveHost
+    from hosttune.core.pci import bus
+    from hosttune.core.pci import express as pci_express
 
     host = LiveHost()
-    gpus = pci.gpus(host)
+    gpus = bus.gpus(host)
     assert len(gpus) >= gpu_count > 0
     for gpu in gpus:
         express = pci_express.express(pci_express.config(host, gpu.bdf))

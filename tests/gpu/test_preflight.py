@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hosttune import nvml, preflight
-from hosttune.core.live import LiveHost
+from hosttune.core.door.live import LiveHost
 from hosttune.core.profile import Profile
 from hosttune.serve import see
 

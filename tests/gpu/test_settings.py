@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from hosttune.core import engine, own_gpus
+from hosttune.core import engine
+from hosttune.core.door.live import LiveHost
+from hosttune.core.gpu import own
 from hosttune.core.knobs import KNOBS
-from hosttune.core.live import LiveHost
 from tests.gpu.test_preflight import COMPUTES
 
 SPEEDS = {"1": "2.5", "2": "5", "3": "8", "4": "16", "5": "32", "6": "64"}
@@ -113,7 +114,7 @@ def test_no_register_is_written_while_a_real_process_computes_on_that_gpu(gpu_co
     try:
         assert process.stdout and process.stdout.readline() == "computes\n"
         host = LiveHost()
-        (bdf,) = [bdf for bdf in asked(gpu_count) if process.pid in dict(own_gpus.computing(host, bdf))]
+        (bdf,) = [bdf for bdf in asked(gpu_count) if process.pid in dict(own.computing(host, bdf))]
         other = "128" if KNOBS["pcie-max-read-request"].read(host)[bdf].have != "128" else "256"
         found, steps = engine.plan(KNOBS["pcie-max-read-request"], host, other)
         words = {f.subject: f.summary for f in found}

@@ -7,7 +7,7 @@ import subprocess
 
 from hosttune import nvml
 from hosttune.bench import snapshot
-from hosttune.core.live import LiveHost
+from hosttune.core.door.live import LiveHost
 
 
 def test_the_gpu_part_is_what_the_drivers_tool_tells(gpu_count: int) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hosttune.core.live import LiveHost
+from hosttune.core.door.live import LiveHost
 from hosttune.core.model import Report
 from hosttune.core.profile import Profile
 from hosttune.core.stage import declared, manifest, status, verify
@@ -66,7 +66,7 @@ def is_whole(name: str, files: dict[str, bytes]) -> None:
 
 KILLED = """
 import itertools, os, signal, sys
-from hosttune.core.live import LiveHost
+from hosttune.core.door.live import LiveHost
 from hosttune.core.profile import Profile
 from hosttune.core.stage import add, chunks, copy, declared, manifest, tmpfs, verify
 module, name, count, when = sys.argv[3:]

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from hosttune.core.child import inquire
-from hosttune.core.host import Inquiry
+from hosttune.core.door.child import inquire
+from hosttune.core.door.host import Inquiry
 from tests.kernel import view
 from tests.kernel.cgroup_device import DeviceCgroup, Rule
 from tests.kernel.conftest import MakeContainer
@@ -42,7 +42,7 @@ def said(got: Inquiry, path: str) -> tuple[Any, Any]:
 
 def in_cgroup(group: DeviceCgroup, paths: Sequence[str]) -> Inquiry:
     ask = (
-        "import json, sys; from hosttune.core.child import inquire; print(json.dumps(inquire(sys.argv[1:], []).nodes))"
+        "import json, sys; from hosttune.core.door.child import inquire; print(json.dumps(inquire(sys.argv[1:], []).nodes))"
     )
     done = group.run([sys.executable, "-c", ask, *paths], env={**os.environ, "PYTHONPATH": str(REPOSITORY)})
     return Inquiry(json.loads(done.stdout), {})
@@ -184,7 +184,7 @@ def test_a_library_that_prints_does_not_spoil_the_answers(standin: StandIn, tmp_
 
 
 def test_an_answer_for_somebody_else_is_refused() -> None:
-    ask = "from hosttune.core.child import inquire; inquire(['/dev/null'], [], uid=0)"
+    ask = "from hosttune.core.door.child import inquire; inquire(['/dev/null'], [], uid=0)"
     done = subprocess.run(
         ["setpriv", "--reuid=1000", "--regid=1000", "--clear-groups", "/usr/bin/python3", "-c", ask],
         env={"PYTHONPATH": str(REPOSITORY)}, capture_output=True, text=True,

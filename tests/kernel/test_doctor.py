@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from hosttune.core.diagnose import diagnose
-from hosttune.core.examine import examine, judge
-from hosttune.core.live import LiveHost
+from hosttune.core.doctor.diagnose import diagnose
+from hosttune.core.doctor.examine import examine, judge
+from hosttune.core.doctor.survey import Declared, survey
+from hosttune.core.door.live import LiveHost
 from hosttune.core.model import Finding, first_cause
 from hosttune.core.probes import PROBES
-from hosttune.core.recording import SCHEMA, RecordingHost, load
-from hosttune.core.survey import Declared, survey
+from hosttune.core.recording.hosts import SCHEMA, RecordingHost, load
 from hosttune.data import machine
 from tests.kernel.conftest import MakeContainer
 from tests.kernel.container import Container

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from hosttune.core.diagnose import diagnose
-from hosttune.core.examine import declared_of
-from hosttune.core.live import LiveHost
+from hosttune.core.doctor.diagnose import diagnose
+from hosttune.core.doctor.examine import declared_of
+from hosttune.core.doctor.survey import Declared, Machine, survey
+from hosttune.core.door.live import LiveHost
 from hosttune.core.lxc import inside
 from hosttune.core.model import Finding, Refused, first_cause
 from hosttune.core.probes import PROBES
-from hosttune.core.recording import SCHEMA, RecordingHost, load
-from hosttune.core.survey import Declared, Machine, survey
+from hosttune.core.recording.hosts import SCHEMA, RecordingHost, load
 from hosttune.data import machine
 from tests.kernel.cgroup_device import DeviceCgroup, Rule
 from tests.kernel.conftest import MakeContainer

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hosttune.core.live import LiveHost
+from hosttune.core.door.live import LiveHost
 from hosttune.core.lxc import inside
 from tests.kernel.conftest import MakeContainer
 from tests.kernel.nodes import GpuNodes, bind_entries

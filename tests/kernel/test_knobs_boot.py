@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from hosttune.core import ini, sysctl, tmpfiles
-from hosttune.core.live import LiveHost
+from hosttune.core.configured import ini, sysctl, tmpfiles
+from hosttune.core.door.live import LiveHost
 from tests.kernel.fake_tree import FakeTrees
 from tests.kernel.view import mount, scratch, unmount
 

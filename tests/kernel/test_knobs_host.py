@@ -16,9 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from hosttune.core import corezip, engine, sysfs
+from hosttune.core import corezip, engine
+from hosttune.core.door.live import LiveHost
 from hosttune.core.knobs import BY_ID, CPU, KNOBS, MEMORY
-from hosttune.core.live import LiveHost
+from hosttune.core.machine import sysfs
 from tests.kernel.conftest import MakeContainer
 from tests.kernel.fake_tree import FakeTrees
 from tests.kernel.mission import private_state
@@ -186,7 +187,7 @@ def test_a_user_sees_what_root_sees(host: LiveHost) -> None:
 import json
 from hosttune.core import engine
 from hosttune.core.knobs import CPU, MEMORY
-from hosttune.core.live import LiveHost
+from hosttune.core.door.live import LiveHost
 print(json.dumps([[f.id, f.subject, f.status, f.have] for k in (*MEMORY, *CPU) for f in engine.check(k, LiveHost())]))
 """
     as_user = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", sys.executable, "-c", code]
@@ -232,7 +233,7 @@ import json, sys
 sys.path.insert(0, "/root/core.zip")
 from hosttune.core import engine
 from hosttune.core.knobs import CPU, MEMORY
-from hosttune.core.live import LiveHost
+from hosttune.core.door.live import LiveHost
 print(json.dumps([[f.name, f.status, f.summary] for k in (*MEMORY, *CPU) for f in engine.check(k, LiveHost(), k.want)]))
 """
     told = container.attach("python3", "-c", code)

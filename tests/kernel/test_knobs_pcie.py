@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from hosttune.core import module_options, pci_express
+from hosttune.core.configured import module_options
+from hosttune.core.door.live import LiveHost
 from hosttune.core.knobs import KNOBS
-from hosttune.core.live import LiveHost
+from hosttune.core.pci import express
 from tests.kernel.fake_tree import FakeTrees
 from tests.kernel.mission import private_state
 from tests.kernel.pci_tree import DOWNSTREAM_PORT, UPSTREAM_PORT, PciFunction, port
@@ -153,7 +154,7 @@ def test_registers_are_read_as_lspci_reads_them(machine: FakeTrees, devctl: int)
 
 def test_the_masked_write_of_acs_is_the_one_that_setpci_understands(machine: FakeTrees) -> None:
     bus = machine.pci(switch())
-    subprocess.run(pci_express.setpci(RIGHT, "ECAP_ACS+6", 0, pci_express.ACS_REDIRECT), check=True)
+    subprocess.run(express.setpci(RIGHT, "ECAP_ACS+6", 0, express.ACS_REDIRECT), check=True)
     assert spaces(bus)[RIGHT][ACS_CONTROL] == 0x53
 
 

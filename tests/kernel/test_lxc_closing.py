@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from hosttune.core.live import LiveHost
+from hosttune.core.door.live import LiveHost
 from hosttune.core.lxc import cuda, sync
 from hosttune.core.lxc.needs import Wanted
 from hosttune.core.model import Report

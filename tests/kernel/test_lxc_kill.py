@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from hosttune.core import engine, journal
-from hosttune.core.host import TEMP
+from hosttune.core.door.host import TEMP
+from hosttune.core.door.live import LiveHost
 from hosttune.core.knobs import BY_ID
-from hosttune.core.live import LiveHost
 from hosttune.core.lxc import sync
 from hosttune.core.lxc.needs import Wanted
 from hosttune.core.model import Refused, Report
@@ -39,7 +39,7 @@ SNAPSHOT = "\n[before]\nmemory: 256\nlxc.cgroup2.devices.allow: c 509:* rwm\n"
 PATH = Wanted(gpus=(0,), form="path")
 SYNC = """
 import sys
-from hosttune.core.live import LiveHost
+from hosttune.core.door.live import LiveHost
 from hosttune.core.lxc import sync
 from hosttune.core.lxc.needs import Wanted
 report = sync.sync(LiveHost(), sys.argv[1], Wanted(gpus=(0,), form="path"))

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from hosttune.core import engine
-from hosttune.core.live import LiveHost
+from hosttune.core.door.live import LiveHost
 from hosttune.core.lxc import docker, fleet, outlook, see, store, sync, vms
 from hosttune.core.lxc.needs import Wanted
 from hosttune.core.model import Refused, Report

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from hosttune.core import engine, journal
+from hosttune.core.door.live import LiveHost
 from hosttune.core.knobs import BY_ID
-from hosttune.core.live import LiveHost
 from hosttune.core.lxc import document as doc
 from hosttune.core.lxc import pve, sync
 from hosttune.core.lxc.needs import Wanted

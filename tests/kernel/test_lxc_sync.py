@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from hosttune.core import engine
-from hosttune.core.live import LiveHost
+from hosttune.core.door.live import LiveHost
 from hosttune.core.lxc import sync
 from hosttune.core.lxc.needs import Wanted
 from hosttune.core.model import Refused, Report

@@ -119,7 +119,7 @@ def hook(event, args):
     if event == "open" and ".safetensors" in str(args[0]) and ".index.json" not in str(args[0]):
         seen.append([event, str(args[0])])
 sys.addaudithook(hook)
-from hosttune.core.live import LiveHost
+from hosttune.core.door.live import LiveHost
 from hosttune.core.profile import Profile
 from hosttune.core.stage import declared
 door = LiveHost()

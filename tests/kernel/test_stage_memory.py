@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hosttune import preflight
-from hosttune.core.live import LiveHost
+from hosttune.core.door.live import LiveHost
 from hosttune.core.model import Report
 from hosttune.core.profile import Profile, validate
 from hosttune.core.stage import declared, drop, manifest, nodes, pages, space, tmpfs, verify

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hosttune.core.live import LiveHost
+from hosttune.core.door.live import LiveHost
 from hosttune.core.model import Refused
 from hosttune.core.stage import drop, manifest, over_ssh, progress
 from tests.kernel.sshd import SshTarget

@@ -134,19 +134,19 @@ def test_zipapp_runs_alone_on_its_oldest_python(app: Path) -> None:
 def test_bytecode_travels_with_the_zipapp_and_on_into_containers(app: Path) -> None:
     code = (
         "import json, subprocess, sys; sys.path.insert(0, sys.argv[1])\n"
-        "from hosttune.core import corezip, host\n"
+        "from hosttune.core import corezip\nfrom hosttune.core.door import host\n"
         "program = corezip.BOOTSTRAP.replace('sys.exit(main())', 'print(main.__code__.co_filename)')\n"
         "sent = corezip.stdin({'op': 'ping'})\n"
         "there = subprocess.run([sys.executable, '-Ic', program], input=sent, capture_output=True, text=False, check=True)\n"
         "print(host.digest.__code__.co_filename, there.stdout.decode().strip())\n"
     )
     told = subprocess.run([sys.executable, "-Ic", code, str(app)], capture_output=True, text=True, check=True)
-    assert told.stdout.split() == ["hosttune/core/host.py", "hosttune/core/__main__.py"], "compiled from source, again"
+    assert told.stdout.split() == ["hosttune/core/door/host.py", "hosttune/core/__main__.py"], "compiled from source, again"
 
 
 @pytest.mark.parametrize("python", [p for p in NEW if version(p) != sys.version_info[:2]], ids=os.path.basename)
 def test_another_python_passes_the_bytecode_over(python: str, app: Path) -> None:
-    code = "import sys; sys.path.insert(0, sys.argv[1]); from hosttune.core import host; print(host.digest(b''))"
+    code = "import sys; sys.path.insert(0, sys.argv[1]); from hosttune.core.door import host; print(host.digest(b''))"
     assert len(subprocess.run([python, "-Ic", code, str(app)], capture_output=True, check=True).stdout) == 65
 
 

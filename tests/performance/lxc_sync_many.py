@@ -20,8 +20,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from hosttune.core.host import Ran  # noqa: E402
-from hosttune.core.live import LiveHost  # noqa: E402
+from hosttune.core.door.host import Ran  # noqa: E402
+from hosttune.core.door.live import LiveHost  # noqa: E402
 from hosttune.core.lxc import fleet, sync  # noqa: E402
 from hosttune.core.lxc.needs import Wanted  # noqa: E402
 from hosttune.core.model import Report  # noqa: E402

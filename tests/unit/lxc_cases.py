@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Iterator, NamedTuple
 
-from hosttune.core.devices import DeviceTable, Node, device_table
+from hosttune.core.machine.devices import DeviceTable, Node, device_table
 
 CASES = Path(__file__).parent.parent / "cases" / "lxc"
 

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from hosttune.core import boot, corezip, engine, units
-from hosttune.core.host import digest
+from hosttune.core.door.host import digest
 from hosttune.core.knobs import boot_units
 from hosttune.core.model import Refused
 from hosttune.core.profile import PATH, validate
-from hosttune.core.recording import ReplayHost, merge
+from hosttune.core.recording.hosts import ReplayHost, merge
 from hosttune.core.stage import manifest, nodes, tmpfs
 
 MACHINE = json.loads((Path(__file__).parents[1] / "cases/knobs/mrrs-512-to-4096.json").read_text())["machine"]
@@ -196,7 +196,7 @@ def test_the_archive_holds_all_that_it_imports() -> None:
     assert {
         "__main__.py",
         "hosttune/core/boot.py",
-        "hosttune/core/child_script.py",
+        "hosttune/core/door/child_script.py",
         "hosttune/core/lxc/sync.py",
         "hosttune/core/stage/copy.py",
     } <= set(names)

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 import yaml
 
-from hosttune.core import engine_python, surroundings, trace
-from hosttune.core.diagnose import diagnose
+from hosttune.core.doctor import surroundings
+from hosttune.core.doctor.diagnose import diagnose
+from hosttune.core.doctor.survey import Declared, survey
+from hosttune.core.machine import engine_python, trace
 from hosttune.core.model import FAIL, Finding, first_cause
 from hosttune.core.probes import PROBES
-from hosttune.core.recording import SCHEMA, RecordingHost, ReplayHost, merge, redact
-from hosttune.core.survey import Declared, survey
+from hosttune.core.recording.hosts import SCHEMA, RecordingHost, ReplayHost, merge, redact
 from hosttune.data import machine
 
 CASES: dict[str, dict[str, Any]] = yaml.safe_load(

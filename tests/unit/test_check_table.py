@@ -17,7 +17,7 @@ from hosttune.core.catalogue import finding
 from hosttune.core.knobs import KNOBS
 from hosttune.core.model import FAIL, OK, REPORT, SKIP, Finding, Hint, Report
 from hosttune.core.profile import Profile, validate
-from hosttune.core.recording import SCHEMA, ReplayHost, merge
+from hosttune.core.recording.hosts import SCHEMA, ReplayHost, merge
 from hosttune.core.settings import Setting, settings, wants
 from hosttune.render import check_table
 

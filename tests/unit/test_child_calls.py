@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from hosttune.core import child
-from hosttune.core.survey import CALLS
+from hosttune.core.doctor.survey import CALLS
+from hosttune.core.door import child
 
 
 @pytest.mark.parametrize("env, processes", [({"PATH": "/bin"}, 3), ({"CUDA_VISIBLE_DEVICES": ""}, 4)])

@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 
 from hosttune import cli
-from hosttune.core.live import LiveHost
+from hosttune.core.door.live import LiveHost
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs/report.schema.json").read_text())
 JSON_FORMS = (("-o", "json"), ("-ojson",), ("--output", "json"), ("--output=json",), ("-vo", "json"), ("-vojson",))

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from hosttune.core import cmdline
-from hosttune.core.recording import ReplayHost
+from hosttune.core.configured import cmdline
+from hosttune.core.recording.hosts import ReplayHost
 
 ABSENT = {"errno": "ENOENT"}
 LOADER_INFO = "07000000" + "systemd-boot 257.9".encode("utf-16-le").hex()

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from hosttune.core import command, corezip
-from hosttune.core.host import Host, Ran
-from hosttune.core.live import LiveHost
+from hosttune.core import corezip
+from hosttune.core.door import command
+from hosttune.core.door.host import Host, Ran
+from hosttune.core.door.live import LiveHost
 
 CORE = corezip.argv(sys.executable)
 

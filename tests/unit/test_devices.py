@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from hosttune.core.devices import (
+from hosttune.core.machine.devices import (
     device_table,
     driver_of,
     expected_minor,

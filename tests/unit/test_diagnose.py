@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hosttune.core.catalogue import finding
-from hosttune.core.diagnose import diagnose, in_order
+from hosttune.core.doctor.diagnose import diagnose, in_order
 from hosttune.core.model import FAIL, OK, Finding, Probe
 
 

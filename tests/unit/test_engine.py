@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from hosttune.core import engine, journal
-from hosttune.core.host import Host, Ran, read_or_none
-from hosttune.core.live import LiveHost
+from hosttune.core.door.host import Host, Ran, read_or_none
+from hosttune.core.door.live import LiveHost
 from hosttune.core.model import Knob, Reading, Refused, Step
 
 

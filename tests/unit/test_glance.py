@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from hosttune.core import engine
-from hosttune.core.glance import Glance
-from hosttune.core.host import Host
+from hosttune.core.door.glance import Glance
+from hosttune.core.door.host import Host
 from hosttune.core.knobs import KNOBS
-from hosttune.core.recording import ReplayHost, Unrecorded
+from hosttune.core.recording.hosts import ReplayHost, Unrecorded
 from tests.unit import gpu_host
 
 

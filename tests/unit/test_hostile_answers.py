@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from hosttune.core.examine import examine, judge
-from hosttune.core.host import Ran
+from hosttune.core.doctor.examine import examine, judge
+from hosttune.core.doctor.survey import Declared
+from hosttune.core.door.host import Ran
 from hosttune.core.model import Finding, Refused
-from hosttune.core.recording import SCHEMA
-from hosttune.core.survey import Declared
+from hosttune.core.recording.hosts import SCHEMA
 from hosttune.data import machine
 from tests.unit.test_causes import BASES
 from tests.unit.test_causes import CASES as CAUSES

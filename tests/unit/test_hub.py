@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hosttune import hub
-from hosttune.core.live import LiveHost
+from hosttune.core.door.live import LiveHost
 from hosttune.core.model import Refused
 from hosttune.core.profile import validate
 from hosttune.core.stage import source, whole

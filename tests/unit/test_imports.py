@@ -18,10 +18,10 @@ FILES = sorted(p.relative_to(PACKAGE).as_posix() for p in PACKAGE.rglob("*.py"))
 CORE = [f for f in FILES if f.startswith("core/")]
 
 PAST_THE_DOOR = {
-    "core/live.py": "it is the door",
-    "core/command.py": "runs commands for the door",
-    "core/child.py": "starts the child process in which the door asks risky questions",
-    "core/child_script.py": "it is that child process",
+    "core/door/live.py": "it is the door",
+    "core/door/command.py": "runs commands for the door",
+    "core/door/child.py": "starts the child process in which the door asks risky questions",
+    "core/door/child_script.py": "it is that child process",
     "core/uevents.py": "hears what the kernel announces, which no question can wait for",
     "core/__main__.py": "ping tells about its own process",
     "core/stage/copy.py": "copies gigabytes, which no question or effect of the door is made for",
@@ -41,6 +41,18 @@ PAST_THE_DOOR = {
     "zipapp.py": "writes the file that it is asked for",
 }
 """Files that touch a machine without asking a Host, each with its reason. A file that no longer does so must leave."""
+
+BENEATH = {
+    "door": set(),
+    "machine": {"door"},
+    "recording": {"door", "machine"},
+    "configured": {"door"},
+    "pci": {"door", "recording"},
+    "gpu": {"door", "machine", "pci"},
+}
+"""The lower rooms of core, each with the rooms that it may use. Above them: judge and engine, knobs, lxc, stage, doctor."""
+NOUNS = {"core/__init__.py", "core/model.py", "core/catalogue.py"}
+"""What any file of core may use besides."""
 
 MACHINE_MODULES = {
     *("asyncio", "ctypes", "fcntl", "glob", "mmap", "multiprocessing", "pathlib", "pty", "resource", "select"),
@@ -81,6 +93,17 @@ def own_imports(tree: ast.AST, file: str) -> set[str]:
         else:
             continue
         found |= {name[1] for name in names if name[0] == "hosttune" and len(name) > 1}
+    return found
+
+
+def uses(tree: ast.AST, file: str) -> set[str]:
+    """Files of core that a file of core imports relatively: "core/door/host.py"."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            base = [*file.split("/")[: -node.level], *(node.module or "").split(".")]
+            for name in ["/".join(filter(None, [*base, *end])) for alias in node.names for end in ([], [alias.name])]:
+                found |= {name + end for end in (".py", "/__init__.py") if name + end in FILES}
     return found
 
 
@@ -146,6 +169,13 @@ def test_core_reaches_the_machine_through_the_door_only(file: str) -> None:
         assert not list(touches(parse(file))), "%s: ask the Host, or list it in PAST_THE_DOOR with the reason" % file
 
 
+@pytest.mark.parametrize("file", [f for f in CORE if f.split("/")[1] in BENEATH])
+def test_lower_rooms_of_core_know_nothing_of_the_upper_ones(file: str) -> None:
+    room = file.split("/")[1]
+    above = {name for name in uses(parse(file), file) - NOUNS if name.split("/")[1] not in BENEATH[room] | {room}}
+    assert not above, "%s may use %s of core's rooms only" % (file, sorted(BENEATH[room]) or "none")
+
+
 @pytest.mark.parametrize("file", [f for f in FILES if f not in CORE])
 def test_faces_start_no_process_and_open_no_file_past_the_door(file: str) -> None:
     wide = [t for t in touches(parse(file)) if "open()" in t or "os.open" in t or "os.popen" in t or "subprocess" in t]
@@ -181,7 +211,7 @@ def test_the_search_for_touches_finds_them(code: str, caught: bool) -> None:
 @pytest.mark.parametrize(
     ("file", "code", "names"),
     [
-        ("core/lxc/store.py", "from ..host import Host", {"core"}),
+        ("core/lxc/store.py", "from ..door.host import Host", {"core"}),
         ("core/knobs/numa.py", "from ... import cli", {"cli"}),
         ("render/text.py", "from ..cli import main", {"cli"}),
         ("remote.py", "def f():\n    import hosttune.cli.main", {"cli"}),
@@ -190,3 +220,18 @@ def test_the_search_for_touches_finds_them(code: str, caught: bool) -> None:
 )
 def test_the_search_for_imports_finds_them(file: str, code: str, names: set[str]) -> None:
     assert own_imports(ast.parse(code), file) == names
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ("from ..door.host import Host", {"core/door/host.py"}),
+        ("from ..door import host, live", {"core/door/__init__.py", "core/door/host.py", "core/door/live.py"}),
+        ("def f():\n    from .. import engine", {"core/__init__.py", "core/engine.py"}),
+        ("from . import bus", {"core/pci/__init__.py", "core/pci/bus.py"}),
+        ("from ..knobs import BY_ID", {"core/knobs/__init__.py"}),
+        ("import json", set()),
+    ],
+)
+def test_the_search_for_used_files_finds_them(code: str, found: set[str]) -> None:
+    assert uses(ast.parse(code), "core/pci/link.py") == found

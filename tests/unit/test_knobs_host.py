@@ -15,11 +15,13 @@ from typing import Any
 
 import pytest
 
-from hosttune.core import cmdline, engine, journal, sysfs
-from hosttune.core.host import read_or_none
+from hosttune.core import engine, journal
+from hosttune.core.configured import cmdline
+from hosttune.core.door.host import read_or_none
 from hosttune.core.knobs import BY_ID, KNOBS
+from hosttune.core.machine import sysfs
 from hosttune.core.model import Finding, Knob, Step
-from hosttune.core.recording import ReplayHost, merge
+from hosttune.core.recording.hosts import ReplayHost, merge
 
 ABSENT = {"errno": "ENOENT"}
 FOLDER = Path(__file__).parents[1] / "cases" / "knobs_host"

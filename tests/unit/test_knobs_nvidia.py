@@ -11,11 +11,12 @@ import pytest
 
 from hosttune import preflight
 from hosttune.cli import main
-from hosttune.core import boot, engine, modprobe, module_options
+from hosttune.core import boot, engine
+from hosttune.core.configured import modprobe, module_options
+from hosttune.core.gpu.nvidia_smi import ASK
 from hosttune.core.knobs import BY_ID, KNOBS, NVIDIA
-from hosttune.core.nvidia_smi import ASK
 from hosttune.core.profile import PATH, validate
-from hosttune.core.recording import ReplayHost
+from hosttune.core.recording.hosts import ReplayHost
 from hosttune.core.settings import wants
 from tests.unit import gpu_host
 

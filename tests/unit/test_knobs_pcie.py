@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from hosttune.core import engine, pci, pci_express, pci_link
+from hosttune.core import engine
 from hosttune.core.knobs import BY_ID, KNOBS
 from hosttune.core.knobs.pcie_aspm import POLICY
-from hosttune.core.recording import ReplayHost
+from hosttune.core.pci import bus, express
+from hosttune.core.pci import link as pci_link
+from hosttune.core.recording.hosts import ReplayHost
 from tests.kernel.pci_tree import PciFunction
 from tests.unit import gpu_host
 
@@ -74,9 +76,9 @@ def test_the_way_up_is_told_nearest_first_and_a_switch_has_no_link_inside() -> N
         {"bdf": GPU},
     ]
     machine = ReplayHost(gpu_host.machine(rows, {}))
-    assert pci.ports_above(machine, gpu) == [down, up, root]
+    assert bus.ports_above(machine, gpu) == [down, up, root]
     assert [(link.bdf, link.port) for link in pci_link.links(machine, gpu)] == [(gpu, down), (up, root)]
-    assert pci.ports_above(machine, GPU) == [], "on a root bus, as in a virtual machine"
+    assert bus.ports_above(machine, GPU) == [], "on a root bus, as in a virtual machine"
     assert [(link.bdf, link.port) for link in pci_link.links(machine, GPU)] == [(GPU, "")]
 
 
@@ -91,24 +93,24 @@ def test_the_way_up_is_told_nearest_first_and_a_switch_has_no_link_inside() -> N
 )
 def test_the_kernels_policy_for_max_payload(cmdline: str, config: str, policy: str) -> None:
     machine = host(files={"/proc/cmdline": cmdline, "/boot/config-6.14.11-4-pve": config})
-    assert pci.bus_policy(machine) == policy
+    assert bus.bus_policy(machine) == policy
 
 
 def test_lists_of_capabilities_that_never_end_or_lead_nowhere_are_no_capability() -> None:
     """A device that is broken, or plays tricks, must not keep a check busy."""
     space = bytearray(4096)
     space[0x06], space[0x34], space[0x40], space[0x41] = 0x10, 0x40, 0x01, 0x40  # points to itself
-    assert pci_express.express(bytes(space[:256])) is None
+    assert express.express(bytes(space[:256])) is None
     space[0x41] = 0xFC  # beyond what can hold one
-    assert pci_express.express(bytes(space[:256])) is None
+    assert express.express(bytes(space[:256])) is None
     space[0x100:0x104] = (0x0001 | 2 << 16 | 0x100 << 20).to_bytes(4, "little")
-    assert pci_express.acs(bytes(space)) is None
+    assert express.acs(bytes(space)) is None
     space[0x100:0x104] = (0x0001 | 2 << 16 | 0xFFC << 20).to_bytes(4, "little")
-    assert pci_express.acs(bytes(space)) is None
+    assert express.acs(bytes(space)) is None
 
 
 def test_the_mask_never_holds_the_bit_that_resets_a_gpu() -> None:
     for size in (128, 256, 512, 1024, 2048, 4096):
-        *_, write = pci_express.set_max_read_request(GPU, size)
+        *_, write = express.set_max_read_request(GPU, size)
         value, mask = (int(word, 16) for word in write.split("=")[1].split(":"))
         assert mask == 0x7000 and not value & ~mask and 128 << (value >> 12) == size

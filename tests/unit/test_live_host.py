@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from hosttune.core.host import digest
-from hosttune.core.live import LiveHost
+from hosttune.core.door.host import digest
+from hosttune.core.door.live import LiveHost
 from hosttune.core.model import Refused
 
 
@@ -89,7 +89,7 @@ def test_append_is_whole_lines_of_a_private_file(tmp_path: Path) -> None:
 def test_a_second_run_at_once_is_refused(tmp_path: Path) -> None:
     lock = str(tmp_path / "run" / "lock")
     other = subprocess.Popen(
-        [sys.executable, "-c", "import sys\nfrom hosttune.core.live import LiveHost\nwith LiveHost().lock(sys.argv[1]):\n"
+        [sys.executable, "-c", "import sys\nfrom hosttune.core.door.live import LiveHost\nwith LiveHost().lock(sys.argv[1]):\n"
          " print('held', flush=True)\n sys.stdin.read()", lock],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip

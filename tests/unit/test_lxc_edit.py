@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from hosttune.core.devices import DeviceTable, Node, device_table
 from hosttune.core.lxc import document as doc
 from hosttune.core.lxc import pve
 from hosttune.core.lxc.edit import Edit, edit
 from hosttune.core.lxc.needs import Wanted
+from hosttune.core.machine.devices import DeviceTable, Node, device_table
 from hosttune.core.model import Refused
 from tests.unit.lxc_cases import NODES, PROC_DEVICES, a_host, inputs, real
 

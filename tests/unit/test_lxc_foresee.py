@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from hosttune.core.devices import device_table
 from hosttune.core.lxc import document as doc
 from hosttune.core.lxc import store, sync
 from hosttune.core.lxc.edit import edit
 from hosttune.core.lxc.foresee import foresee
 from hosttune.core.lxc.gets import gets
 from hosttune.core.lxc.needs import Wanted
+from hosttune.core.machine.devices import device_table
 from hosttune.core.model import Finding
 from tests.unit.lxc_cases import NODES, PROC_DEVICES, a_host, inputs, real
 from tests.unit.test_lxc_store import a_node

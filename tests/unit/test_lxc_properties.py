@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hosttune.core.devices import DeviceTable, device_table
 from hosttune.core.lxc import document as doc
 from hosttune.core.lxc import pve
 from hosttune.core.lxc.document import DROPPED, Document
 from hosttune.core.lxc.edit import Edit, edit
 from hosttune.core.lxc.entries import ALLOW, DEV_KEY, MOUNT, entries, is_dev_line
 from hosttune.core.lxc.needs import Wanted
+from hosttune.core.machine.devices import DeviceTable, device_table
 from hosttune.core.model import Refused
 from tests.conftest import MORE
 from tests.unit.lxc_cases import NODES, PROC_DEVICES, a_host, inputs

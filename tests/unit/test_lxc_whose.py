@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from hosttune.core import gpus
+from hosttune.core.gpu import gpus
 from hosttune.core.lxc import store, vms
 from hosttune.core.model import Refused
-from hosttune.core.recording import merge
+from hosttune.core.recording.hosts import merge
 from tests.unit.test_lxc_cpus import two_sockets
 from tests.unit.test_lxc_store import Paper, a_node
 

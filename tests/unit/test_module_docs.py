@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from hosttune.core import task
-from hosttune.core.live import LiveHost
+from hosttune.core.door.live import LiveHost
 
 ROOT = Path(__file__).resolve().parents[2]
 PLUGINS = "ansible_collections.hosttune.hosttune.plugins.modules."

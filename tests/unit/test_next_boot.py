@@ -20,13 +20,13 @@ from typing import Any
 import pytest
 import yaml
 
-from hosttune.core.host import Ran
+from hosttune.core.door.host import Ran
 from hosttune.core.model import FAIL, OK, WARN, Finding, Refused
 from hosttune.core.nextboot import grub
 from hosttune.core.nextboot import module as boot
 from hosttune.core.nextboot.verdict import next_boot, recorded
 from hosttune.core.profile import validate
-from hosttune.core.recording import RecordingHost, ReplayHost, load, merge, redact
+from hosttune.core.recording.hosts import RecordingHost, ReplayHost, load, merge, redact
 from hosttune.data import machine
 from tests.unit.test_hostile_answers import EVILS, texts, would_run
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from hosttune.core.diagnose import diagnose
+from hosttune.core.doctor.diagnose import diagnose
+from hosttune.core.doctor.survey import Declared, survey
 from hosttune.core.model import FAIL, Finding, as_dict, first_cause
 from hosttune.core.probes import PROBES
-from hosttune.core.recording import load
-from hosttune.core.survey import Declared, survey
+from hosttune.core.recording.hosts import load
 from hosttune.data import machine
 
 CASES = Path(__file__).resolve().parents[1] / "cases" / "doctor"

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from hosttune.core import examine
-from hosttune.core.host import Host, Inquiry, Ran, digest
-from hosttune.core.live import LiveHost
+from hosttune.core.doctor import examine
+from hosttune.core.doctor.survey import Declared, survey
+from hosttune.core.door.host import Host, Inquiry, Ran, digest
+from hosttune.core.door.live import LiveHost
 from hosttune.core.model import ERROR, FAIL, WARN, Refused
-from hosttune.core.recording import SCHEMA, RecordingHost, ReplayHost, Unrecorded, load, merge, redact
-from hosttune.core.recording_shape import _ANSWERS, _VALUES
-from hosttune.core.survey import Declared, survey
+from hosttune.core.recording.hosts import SCHEMA, RecordingHost, ReplayHost, Unrecorded, load, merge, redact
+from hosttune.core.recording.shape import _ANSWERS, _VALUES
 from hosttune.data import machine
 
 ROOT = Path(__file__).resolve().parents[2]

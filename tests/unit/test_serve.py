@@ -10,7 +10,7 @@ import pytest
 
 from hosttune.core.model import Refused
 from hosttune.core.profile import Profile, validate
-from hosttune.core.recording import load
+from hosttune.core.recording.hosts import load
 from hosttune.data import machine
 from hosttune.serve import command, deaths, declare, nccl, unit
 from hosttune.serve.devices import Devices, devices

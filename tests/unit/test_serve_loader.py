@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hosttune.core.profile import validate
-from hosttune.core.recording import ReplayHost
+from hosttune.core.recording.hosts import ReplayHost
 from hosttune.core.stage import manifest
 from hosttune.serve import declare, loader
 

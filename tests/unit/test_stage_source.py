@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hosttune.core.live import LiveHost
+from hosttune.core.door.live import LiveHost
 from hosttune.core.model import Refused
 from hosttune.core.stage import source, whole
 from tests.unit.stage_models import COMMIT, GGUF, cached, contents, plain

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hosttune.core.live import LiveHost
+from hosttune.core.door.live import LiveHost
 from hosttune.core.stage import source, whole
 from hosttune.core.stage.source import Doubt, NotWhole
 from tests.bench import tiny_gguf

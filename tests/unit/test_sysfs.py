@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from hosttune.core import engine, journal, sysfs
+from hosttune.core import engine, journal
+from hosttune.core.machine import sysfs
 from hosttune.core.model import Knob, Reading, Refused, Step
-from hosttune.core.recording import ReplayHost
+from hosttune.core.recording.hosts import ReplayHost
 
 GOVERNORS = "/sys/devices/system/cpu/cpufreq/policy*/scaling_governor"
 

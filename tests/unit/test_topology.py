@@ -14,9 +14,10 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from hosttune.cli import main
-from hosttune.core import gpu_groups, topology
+from hosttune.core.gpu import groups
 from hosttune.core.model import Refused
-from hosttune.core.recording import SCHEMA, ReplayHost, merge
+from hosttune.core.pci import topology
+from hosttune.core.recording.hosts import SCHEMA, ReplayHost, merge
 from hosttune.render import topo_svg, topo_text
 from tests.unit import topology_machines as machines
 from tests.unit.topology_machines import End, Port
@@ -34,8 +35,8 @@ def seen(view: dict[str, Any]) -> topology.Topology:
 def test_a_picture_is_the_one_that_was_looked_at(name: str, kind: str, render: Any) -> None:
     """HOSTTUNE_GOLDEN=write makes them anew: then look at them."""
     machine = seen(VIEWS[name]())
-    chosen = gpu_groups.choose(machine, "1-4") if name != "small" else ()
-    drawn = render(machine, chosen, [gpu_groups.crossing(machine, chosen)] if chosen else [])
+    chosen = groups.choose(machine, "1-4") if name != "small" else ()
+    drawn = render(machine, chosen, [groups.crossing(machine, chosen)] if chosen else [])
     golden = GOLDEN / ("topo-%s.%s" % (name, kind))
     if os.environ.get("HOSTTUNE_GOLDEN") == "write":
         golden.write_text(drawn, encoding="utf-8")
@@ -86,10 +87,10 @@ def test_a_link_can_what_its_weaker_end_can() -> None:
 def test_what_firmware_does_not_tell_is_on_no_node() -> None:
     ports = {"pci0000:%d0" % n: [Port("0000:%d0:01.0" % n, [End("gpu", "0000:%d1:00.0" % n, -1)])] for n in (1, 2)}
     machine = seen(machines.machine(ports))
-    assert [g.node for g in machine.gpus] == [None, None] and gpu_groups.groups(machine) == []
+    assert [g.node for g in machine.gpus] == [None, None] and groups.groups(machine) == []
     assert "NUMA node not told" in topo_text.render(machine)
-    assert "not told" in gpu_groups.crossing(machine, (0, 1)).summary
-    assert gpu_groups.path(*machine.gpus) == "?"
+    assert "not told" in groups.crossing(machine, (0, 1)).summary
+    assert groups.path(*machine.gpus) == "?"
 
 
 def test_a_lost_gpu_is_drawn_without_lanes() -> None:
@@ -111,24 +112,24 @@ def test_a_lost_gpu_is_drawn_without_lanes() -> None:
     ],
 )
 def test_ways_have_the_words_of_nvidia_smi(view: dict[str, Any], pair: tuple[int, int], word: str) -> None:
-    assert gpu_groups.paths(seen(view))[pair] == word
+    assert groups.paths(seen(view))[pair] == word
 
 
 def test_a_second_switch_on_the_way_is_another_word() -> None:
     deep = Port("0000:13:00.0", [Port("0000:14:00.0", [End("gpu", "0000:15:00.0", 0)])])
     ports = [Port("0000:12:00.0", [deep]), Port("0000:12:01.0", [End("gpu", "0000:16:00.0", 0)])]
     machine = seen(machines.machine({"pci0000:10": [Port("0000:10:01.0", [Port("0000:11:00.0", ports)])]}))
-    assert gpu_groups.paths(machine)[0, 1] == "PXB"
+    assert groups.paths(machine)[0, 1] == "PXB"
     alone = Port("0000:08:01.0", [End("gpu", "0000:09:00.0", 0)])
     whole = {"pci0000:08": [alone], "pci0000:10": [Port("0000:10:01.0", [Port("0000:11:00.0", ports)])]}
-    assert gpu_groups.groups(seen(machines.machine(whole)))[0].gpus == (1, 2), (
+    assert groups.groups(seen(machines.machine(whole)))[0].gpus == (1, 2), (
         "a pair is made below a switch, if it can"
     )
     ET.fromstring(topo_svg.render(machine))
 
 
 def test_groups_stay_inside_a_node_as_long_as_one_is_large_enough() -> None:
-    told = [(g.size, g.gpus, g.nodes) for g in gpu_groups.groups(seen(machines.founding()))]
+    told = [(g.size, g.gpus, g.nodes) for g in groups.groups(seen(machines.founding()))]
     assert told == [
         *[(2, pair, (n // 2,)) for n, pair in enumerate([(0, 1), (2, 3), (4, 5), (6, 7)])],
         (4, (0, 1, 2, 3), (0,)), (4, (4, 5, 6, 7), (1,)), (8, tuple(range(8)), (0, 1)),
@@ -150,8 +151,8 @@ def test_a_set_that_crosses_a_node_is_told_the_nearest_that_does_not(
     text: str, gpus: tuple[int, ...], status: str, fix: str
 ) -> None:
     machine = seen(machines.founding())
-    assert gpu_groups.choose(machine, text) == gpus
-    found = gpu_groups.crossing(machine, gpus)
+    assert groups.choose(machine, text) == gpus
+    found = groups.crossing(machine, gpus)
     assert (found.status, found.hint.command) == (status, fix)
 
 
@@ -160,7 +161,7 @@ def test_gpus_of_a_virtual_machine_hang_on_the_root_bus_itself() -> None:
     ends = [End("gpu", "0000:00:0%d.0" % number, -1) for number in (6, 7)]
     machine = seen(machines.machine({"pci0000:00": ends}, ((0, "0-31", 0),)))
     assert [(g.node, g.root, g.way) for g in machine.gpus] == [(0, "pci0000:00", ())] * 2
-    assert gpu_groups.paths(machine)[0, 1] == "PHB"
+    assert groups.paths(machine)[0, 1] == "PHB"
     assert "no port is above the GPUs" in topo_text.render(machine)
     ET.fromstring(topo_svg.render(machine))
 
@@ -175,7 +176,7 @@ def test_engines_whose_gpus_cross_a_node_are_named() -> None:
         "gone": "7,9",
         "one": "5",
     }
-    found = gpu_groups.of_engines(seen(machines.founding()), {name: {"gpus": gpus} for name, gpus in sets.items()})
+    found = groups.of_engines(seen(machines.founding()), {name: {"gpus": gpus} for name, gpus in sets.items()})
     assert [(f.subject, f.status) for f in found] == [
         ("engine good, GPUs 0-3", "ok"), ("engine founding, GPUs 1-4", "warn"), ("engine gone", "warn"),
     ]  # fmt: skip
@@ -185,7 +186,7 @@ def test_engines_whose_gpus_cross_a_node_are_named() -> None:
 @pytest.mark.parametrize("text", ["", "a", "3-1", "0,,1", "-1", "8", "0-9999", "numa:7", "numa:", "1;2"])
 def test_a_set_that_is_none_is_refused_with_what_there_is(text: str) -> None:
     with pytest.raises(Refused) as e:
-        gpu_groups.choose(seen(machines.founding()), text)
+        groups.choose(seen(machines.founding()), text)
     assert e.value.way_out
 
 

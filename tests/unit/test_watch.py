@@ -11,7 +11,7 @@ import pytest
 
 from hosttune.core import boot, uevents, watch
 from hosttune.core.profile import PATH
-from hosttune.core.recording import ReplayHost, merge
+from hosttune.core.recording.hosts import ReplayHost, merge
 
 GPU = "0000:11:00.0"
 CONFIG = "/sys/bus/pci/devices/%s/config" % GPU

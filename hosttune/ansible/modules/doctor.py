@@ -109,7 +109,10 @@ from typing import Any, Dict, NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils.core import examine, gpus, host, live, model, profile, task
+from ..module_utils.core import model, profile, task
+from ..module_utils.core.doctor import examine
+from ..module_utils.core.door import host, live
+from ..module_utils.core.gpu import gpus
 
 SPEC = {
     "profile": {"type": "dict", "default": {}},

@@ -140,7 +140,8 @@ from typing import Any, Dict
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils.core import host, live, model, profile, task
+from ..module_utils.core import model, profile, task
+from ..module_utils.core.door import host, live
 from ..module_utils.core.lxc import cuda, fleet, outlook, patience, vms
 
 SPEC = {

@@ -149,7 +149,8 @@ from typing import Any, Dict, Sequence
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils.core import host, installed, live, model, profile, task
+from ..module_utils.core import installed, model, profile, task
+from ..module_utils.core.door import host, live
 from ..module_utils.core.stage import add, declared, plan, source
 
 DOWNLOAD_SECONDS = 86400

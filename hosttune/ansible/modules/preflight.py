@@ -83,7 +83,8 @@ from typing import Any, Dict
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils.core import host, installed, live, model, profile, task
+from ..module_utils.core import installed, model, profile, task
+from ..module_utils.core.door import host, live
 
 SPEC = {
     "profile": {"type": "dict", "default": {}},

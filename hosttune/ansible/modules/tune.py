@@ -125,7 +125,8 @@ from typing import Any, Dict
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils.core import boot, engine, host, knobs, live, model, profile, task
+from ..module_utils.core import boot, engine, knobs, model, profile, task
+from ..module_utils.core.door import host, live
 
 SPEC = {
     "profile": {"type": "dict", "default": {}},

@@ -12,8 +12,8 @@ import errno
 from dataclasses import replace
 from typing import Any, Callable, Dict, Mapping
 
-from .. import container
-from ..host import Host, bytes_or_none, digest, read_or_none
+from ..door.host import Host, bytes_or_none, digest, read_or_none
+from ..machine import container
 from ..model import Knob, Reading, Refused, Step
 from ..profile import PATH
 

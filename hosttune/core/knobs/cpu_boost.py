@@ -7,9 +7,9 @@ sense turned round.
 
 from __future__ import annotations
 
-from ..host import Host
+from ..door.host import Host
+from ..machine.sysfs import values
 from ..model import REPORT
-from ..sysfs import values
 from .shape_kept import one_of
 from .shape_sysfs import kept, sysfs_knob
 

@@ -6,8 +6,8 @@ Source: Documentation/admin-guide/pm/cpufreq.rst. One policy is one CPU or a gro
 
 from __future__ import annotations
 
-from .. import cmdline
-from ..host import Host
+from ..configured import cmdline
+from ..door.host import Host
 from .shape_kept import one_of
 from .shape_sysfs import kept, sysfs_knob
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Dict, List, NamedTuple
 
-from ..host import Host, list_or_empty
+from ..door.host import Host, list_or_empty
 from ..model import OPT_IN, Knob, Reading, Step
 from . import shape_kept, shape_sysfs
 from .shape_kept import Kept

@@ -9,19 +9,21 @@ from __future__ import annotations
 
 from typing import Dict
 
-from .. import cmdline, own_gpus, pci
-from ..host import Host, read_or_none
+from ..configured import cmdline
+from ..door.host import Host, read_or_none
+from ..gpu import own
 from ..model import REPORT, Knob, Reading, Refused, Step
+from ..pci import bus
 
 
 def read(host: Host) -> Dict[str, Reading]:
     """{bdf: identity, DMA-FQ ..} of each GPU; a skip where no IOMMU is in use."""
-    return own_gpus.each(host, one)
+    return own.each(host, one)
 
 
 def one(host: Host, bdf: str) -> Reading:
     """Of one GPU. Raises OSError."""
-    group = pci.iommu_group(host, bdf)
+    group = bus.iommu_group(host, bdf)
     if not group:
         return Reading(skip="no IOMMU stands between it and memory: nothing is translated")
     path = "/sys/kernel/iommu_groups/%s/type" % group
@@ -48,8 +50,8 @@ IOMMU_MODE = Knob(
     read=read,
     step=step,
     check=lambda want: "" if want in ("identity", "DMA", "DMA-FQ") else "%s is none of identity, DMA, DMA-FQ" % want,
-    skip=own_gpus.skip,
-    read_one=own_gpus.reader(one),
+    skip=own.skip,
+    read_one=own.reader(one),
     recommend=REPORT,
     why="peer-to-peer through an IOMMU that translates is not supported on bare metal; with pt virtual machines stay isolated",
     cost="hangs, wrong data or slow copies between GPUs",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Dict
 
-from ..host import Host, list_or_empty, read_or_none
+from ..door.host import Host, list_or_empty, read_or_none
 from ..model import OPT_IN, Knob, Reading, Step
 from . import shape_kept
 

@@ -7,8 +7,8 @@ nodes boots with 1; a kernel without NUMA has no such file.
 
 from __future__ import annotations
 
-from .. import cmdline
-from ..host import Host
+from ..configured import cmdline
+from ..door.host import Host
 from .shape_kept import one_of
 from .shape_sysctl import sysctl_knob
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Dict
 
-from .. import nvidia_smi, own_gpus
-from ..host import Host
+from ..door.host import Host
+from ..gpu import nvidia_smi, own
 from ..model import REPORT, Knob, Reading, Step
 
 MODES = ("Default", "Exclusive_Process", "Prohibited")
@@ -27,7 +27,7 @@ def step(host: Host, subject: str, have: str, want: str) -> Step:
 
 def wait(host: Host, subject: str) -> None:
     """Refused while the GPU computes."""
-    own_gpus.defer_while_computing(host, subject, NAME)
+    own.defer_while_computing(host, subject, NAME)
 
 
 ID, NAME = "HT340", "nvidia-compute-mode"
@@ -39,7 +39,7 @@ NVIDIA_COMPUTE_MODE = Knob(
     read=read,
     step=step,
     check=lambda want: "" if want in MODES else "%s is none of %s" % (want, ", ".join(MODES)),
-    skip=own_gpus.skip,
+    skip=own.skip,
     recommend=REPORT,
     wait=wait,
     after_driver=True,

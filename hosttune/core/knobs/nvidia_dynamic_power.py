@@ -4,7 +4,7 @@ lets it decide by the kind of machine; 0 never."""
 
 from __future__ import annotations
 
-from .. import nvidia_driver
+from ..gpu import driver
 from .shape_module import module_knob
 
 NVIDIA_DYNAMIC_POWER = module_knob(
@@ -13,11 +13,11 @@ NVIDIA_DYNAMIC_POWER = module_knob(
     title="dynamic power management",
     module="nvidia",
     parameter="NVreg_DynamicPowerManagement",
-    now=lambda host: (nvidia_driver.params(host) or {}).get("DynamicPowerManagement", "unknown"),
+    now=lambda host: (driver.params(host) or {}).get("DynamicPowerManagement", "unknown"),
     words={"never": "0", "coarse": "1", "fine": "2", "driver": "3"},
     default="driver",
     want="never",
-    skip=nvidia_driver.skip,
+    skip=driver.skip,
     why="a GPU that slept trains its link anew; on some switch boards the link drops then",
     cost="GPUs off the bus after an idle night; never costs watts at idle",
     evidence="open-gpu-kernel-modules nv-reg.h; community reports of links that flap",

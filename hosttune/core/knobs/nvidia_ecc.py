@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import Dict
 
-from .. import nvidia_smi, own_gpus
-from ..host import Host
+from ..door.host import Host
+from ..gpu import nvidia_smi, own
+from ..gpu.nvidia_smi import Row
 from ..model import REPORT, Knob, Reading, Refused, Step
-from ..nvidia_smi import Row
 
 
 def read(host: Host) -> Dict[str, Reading]:
@@ -43,7 +43,7 @@ NVIDIA_ECC = Knob(
     read=read,
     step=step,
     check=lambda want: "" if want == WANT else "%s cannot be wanted: %s" % (want, WANT),
-    skip=own_gpus.skip,
+    skip=own.skip,
     recommend=REPORT,
     meets=lambda have, want: "," not in have,
     after_driver=True,

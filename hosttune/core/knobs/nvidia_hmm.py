@@ -6,7 +6,7 @@ uvm_disable_hmm, a bool that cannot be changed while the module is loaded; on x8
 
 from __future__ import annotations
 
-from ..host import Host, read_or_none
+from ..door.host import Host, read_or_none
 from . import shape_kept
 from .shape_module import module_knob
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import Dict
 
-from .. import nvidia_smi, own_gpus
-from ..host import Host
+from ..door.host import Host
+from ..gpu import nvidia_smi, own
+from ..gpu.nvidia_smi import Row
 from ..model import REPORT, Knob, Reading, Refused, Step
-from ..nvidia_smi import Row
 
 
 def read(host: Host) -> Dict[str, Reading]:
@@ -41,7 +41,7 @@ NVIDIA_MIG = Knob(
     read=read,
     step=step,
     check=lambda want: "" if want in MODES else "%s is none of %s" % (want, ", ".join(MODES)),
-    skip=own_gpus.skip,
+    skip=own.skip,
     recommend=REPORT,
     after_driver=True,
     starts="nvidia-smi",

@@ -11,17 +11,18 @@ from __future__ import annotations
 import shlex
 from typing import Dict
 
-from .. import module_options, nvidia_driver
-from ..host import Host
+from ..configured import module_options
+from ..configured.module_options import Option
+from ..door.host import Host
+from ..gpu import driver
 from ..model import REPORT, Knob, Reading, Refused, Step
-from ..module_options import Option
 
 WANT = "as configured"
 
 
 def read(host: Host) -> Dict[str, Reading]:
     """{parameter: "as configured", or what the driver has and the file says}; "nvidia" alone when nothing is configured."""
-    loaded = nvidia_driver.params(host) or {}
+    loaded = driver.params(host) or {}
     last = {option.parameter: option for option in module_options.options(host, "nvidia")}
     if not last:
         return {"nvidia": Reading(WANT, where="nothing sets a parameter of it")}
@@ -29,7 +30,7 @@ def read(host: Host) -> Dict[str, Reading]:
 
 
 def _have(option: Option, loaded: Dict[str, str]) -> str:
-    has = loaded.get(nvidia_driver.told_as(option.parameter))
+    has = loaded.get(driver.told_as(option.parameter))
     if has is None:
         return "not told by the loaded driver"
     return WANT if module_options.same(has, option.value) else "%s, configured is %s" % (has, option.value)
@@ -50,7 +51,7 @@ NVIDIA_MODULE_PARAMETERS = Knob(
     read=read,
     step=step,
     check=lambda want: "" if want == WANT else "%s cannot be wanted: %s" % (want, WANT),
-    skip=nvidia_driver.skip,
+    skip=driver.skip,
     recommend=REPORT,
     why="a parameter that never reached the driver does nothing, and nothing says so",
     cost="whatever the parameter was set for",

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from typing import Dict, Tuple
 
-from .. import dropins, nvidia_driver
-from ..host import Host, list_or_empty, read_or_none
+from ..configured import dropins
+from ..door.host import Host, list_or_empty, read_or_none
+from ..gpu import driver
 from ..model import Knob, Reading, Refused, Step
 
 UNIT = "nvidia-persistenced.service"
@@ -75,7 +76,7 @@ def _verbs(subject: str) -> Tuple[Tuple[str, ...], Tuple[str, ...]]:
 
 def skip(host: Host) -> str:
     """Where the driver is, and systemd."""
-    reason = nvidia_driver.skip(host)
+    reason = driver.skip(host)
     return reason or ("" if "system" in list_or_empty(host, "/run/systemd") else "systemd does not run here")
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import Dict
 
-from .. import nvidia_smi, own_gpus
-from ..host import Host
+from ..door.host import Host
+from ..gpu import nvidia_smi, own
+from ..gpu.nvidia_smi import Row
 from ..model import OPT_IN, Knob, Reading, Refused, Step
-from ..nvidia_smi import Row
 
 
 def read(host: Host) -> Dict[str, Reading]:
@@ -62,7 +62,7 @@ NVIDIA_POWER_LIMIT = Knob(
     read=read,
     step=step,
     check=check,
-    skip=own_gpus.skip,
+    skip=own.skip,
     recommend=OPT_IN,
     after_driver=True,
     starts="nvidia-smi",

@@ -10,21 +10,22 @@ from __future__ import annotations
 
 from typing import Dict
 
-from .. import own_gpus, pci, pci_express
-from ..host import Host
+from ..door.host import Host
+from ..gpu import own
 from ..model import OPT_IN, Knob, Reading, Refused, Step
+from ..pci import bus, express
 
 SIZE = 4096
 
 
 def read(host: Host) -> Dict[str, Reading]:
     """{port: what it redirects ("request+completion"), or "off"}. A port without ACS redirects nothing and is a skip."""
-    return own_gpus.ports(host, one)
+    return own.ports(host, one)
 
 
 def one(host: Host, bdf: str) -> Reading:
     """Of one port. Raises Unreadable, OSError."""
-    acs = pci_express.acs(pci_express.config(host, bdf, SIZE))
+    acs = express.acs(express.config(host, bdf, SIZE))
     return Reading(skip="has no ACS: it redirects nothing") if acs is None else Reading(acs.redirects)
 
 
@@ -34,28 +35,28 @@ def step(host: Host, subject: str, have: str, want: str) -> Step:
     _refuse_virtual_machines(host, subject)
     wait(host, subject)
     try:
-        acs = pci_express.acs(pci_express.config(host, subject, SIZE))
-    except pci_express.Unreadable as e:
+        acs = express.acs(express.config(host, subject, SIZE))
+    except express.Unreadable as e:
         raise Refused(str(e), subject) from None
-    old = acs.control & pci_express.ACS_REDIRECT if acs else 0
-    argv, undo = (pci_express.setpci(subject, "ECAP_ACS+6", value, pci_express.ACS_REDIRECT) for value in (0, old))
+    old = acs.control & express.ACS_REDIRECT if acs else 0
+    argv, undo = (express.setpci(subject, "ECAP_ACS+6", value, express.ACS_REDIRECT) for value in (0, old))
     return Step(ID, subject, "run", "%s ACS redirect" % subject, have, want, argv, undo)
 
 
 def wait(host: Host, subject: str) -> None:
     """Refused while a GPU below the port computes, or nothing can be written."""
-    below = [gpu.bdf for gpu in pci.gpus(host) if subject in pci.ports_above(host, gpu.bdf)]
-    own_gpus.refuse_write(host, below, NAME)
+    below = [gpu.bdf for gpu in bus.gpus(host) if subject in bus.ports_above(host, gpu.bdf)]
+    own.refuse_write(host, below, NAME)
 
 
 def _refuse_virtual_machines(host: Host, port: str) -> None:
     """Groups are made of all that can reach each other: what is below this root port, and below its sisters of one slot."""
     slot = _slot_of_root(host, port)
-    assigned = pci.vm_assigned(host)
-    for bdf in host.list(pci.DEVICES):
+    assigned = bus.vm_assigned(host)
+    for bdf in host.list(bus.DEVICES):
         if _slot_of_root(host, bdf) != slot:
             continue
-        place = assigned.get(pci.device_of(bdf)) or ("vfio-pci" if pci.driver(host, bdf) == "vfio-pci" else "")
+        place = assigned.get(bus.device_of(bdf)) or ("vfio-pci" if bus.driver(host, bdf) == "vfio-pci" else "")
         if place:
             raise Refused(
                 "%s belongs to a virtual machine (%s), and its IOMMU group would become one with the GPUs'"
@@ -66,7 +67,7 @@ def _refuse_virtual_machines(host: Host, port: str) -> None:
 
 
 def _slot_of_root(host: Host, bdf: str) -> str:
-    return pci.device_of(([bdf] + pci.ports_above(host, bdf))[-1])
+    return bus.device_of(([bdf] + bus.ports_above(host, bdf))[-1])
 
 
 ID, NAME = "HT208", "pcie-acs"
@@ -78,8 +79,8 @@ PCIE_ACS = Knob(
     read=read,
     step=step,
     check=lambda want: "" if want == "off" else "%s cannot be wanted: off (to have it back: hosttune revert)" % want,
-    skip=own_gpus.skip,
-    read_one=own_gpus.reader(one),
+    skip=own.skip,
+    read_one=own.reader(one),
     wait=wait,
     recommend=OPT_IN,
     why="GPUs below one switch reach each other there and not over the root complex; virtual machines lose their isolation",

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from typing import Dict, List
 
-from .. import cmdline, own_gpus, pci
-from ..host import Host, list_or_empty
+from ..configured import cmdline
+from ..door.host import Host, list_or_empty
+from ..gpu import own
 from ..model import OPT_IN, Knob, Reading, Refused, Step
+from ..pci import bus
 from . import shape_kept, shape_sysfs
 
 POLICY = "/sys/module/pcie_aspm/parameters/policy"
@@ -28,18 +30,18 @@ def read(host: Host) -> Dict[str, Reading]:
     """{"policy now" and "policy boot": the kernel's, "BDF l1_aspm": on or off for each state that a GPU's link has}."""
     policy = shape_kept.readings(host, KEPT) or {"now": Reading(skip="the kernel was built without it")}
     found = {"policy " + part: reading for part, reading in policy.items()}
-    for bdf, reading in own_gpus.each(host, lambda host, bdf: Reading(" ".join(_states(host, bdf)))).items():
+    for bdf, reading in own.each(host, lambda host, bdf: Reading(" ".join(_states(host, bdf)))).items():
         if not reading.have:
             found[bdf] = (
                 reading if reading.skip or reading.error else Reading(skip="its link has no state of power saving")
             )
         for state in reading.have.split():
-            found["%s %s" % (bdf, state)] = own_gpus.guarded(host, "%s %s" % (bdf, state), _one)
+            found["%s %s" % (bdf, state)] = own.guarded(host, "%s %s" % (bdf, state), _one)
     return found
 
 
 def _states(host: Host, bdf: str) -> List[str]:
-    return [name for name in list_or_empty(host, "%s/%s/link" % (pci.DEVICES, bdf)) if name.endswith("_aspm")]
+    return [name for name in list_or_empty(host, "%s/%s/link" % (bus.DEVICES, bdf)) if name.endswith("_aspm")]
 
 
 def _one(host: Host, subject: str) -> Reading:
@@ -48,7 +50,7 @@ def _one(host: Host, subject: str) -> Reading:
 
 def _path(subject: str) -> str:
     bdf, state = subject.split()
-    return "%s/%s/link/%s" % (pci.DEVICES, bdf, state)
+    return "%s/%s/link/%s" % (bus.DEVICES, bdf, state)
 
 
 def step(host: Host, subject: str, have: str, want: str) -> Step:
@@ -71,7 +73,7 @@ PCIE_ASPM = Knob(
     read=read,
     step=step,
     check=lambda want: "" if want == "performance" else "%s cannot be wanted: performance" % want,
-    skip=own_gpus.skip,
+    skip=own.skip,
     recommend=OPT_IN,
     meets=lambda have, want: have in (want, "off"),
     why="a link that sleeps between two messages takes microseconds to wake up; the policy is for every device of the machine",

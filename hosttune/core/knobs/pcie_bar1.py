@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import List, Tuple
 
-from .. import pci
-from ..host import Host, read_or_none
+from ..door.host import Host, read_or_none
 from ..model import Reading, Refused, Step
+from ..pci import bus
 from .shape_gpu import gpu_report
 
 MIB = 1 << 20
@@ -22,11 +22,11 @@ SMALL = 256 * MIB
 
 def one(host: Host, bdf: str) -> Reading:
     """ "256 MiB of 128 GiB" of one GPU. Raises OSError."""
-    found = regions(host.read("%s/%s/resource" % (pci.DEVICES, bdf)))
+    found = regions(host.read("%s/%s/resource" % (bus.DEVICES, bdf)))
     if len(found) < 2:
         return Reading(skip="it shows no BAR1")
     index, size = found[1]
-    offered = read_or_none(host, "%s/%s/resource%d_resize" % (pci.DEVICES, bdf, index))
+    offered = read_or_none(host, "%s/%s/resource%d_resize" % (bus.DEVICES, bdf, index))
     if offered is None:
         return (
             Reading("%s of what cannot be told" % text(size))

@@ -5,19 +5,20 @@ from __future__ import annotations
 
 from typing import Dict
 
-from .. import own_gpus, pci_errors
-from ..host import Host
+from ..door.host import Host
+from ..gpu import own
 from ..model import REPORT, Knob, Reading, Refused, Step
+from ..pci import errors
 
 
 def read(host: Host) -> Dict[str, Reading]:
     """{bdf: "0", or "12 correctable (BadTLP 10, Rollover 2)"}: a broken link is reported by the end that receives."""
-    return own_gpus.with_ports(host, one)
+    return own.with_ports(host, one)
 
 
 def one(host: Host, bdf: str) -> Reading:
     """Of one function, the worst kind first. Raises OSError."""
-    counts = pci_errors.counts(host, bdf)
+    counts = errors.counts(host, bdf)
     if counts is None:
         return Reading(skip="the kernel counts no errors of it (no AER, or the firmware keeps it)")
     told = [
@@ -45,8 +46,8 @@ PCIE_ERRORS = Knob(
     read=read,
     step=step,
     check=lambda want: "" if want == "0" else "%s cannot be wanted: 0" % want,
-    skip=own_gpus.skip,
-    read_one=own_gpus.reader(one),
+    skip=own.skip,
+    read_one=own.reader(one),
     recommend=REPORT,
     why="each corrected error is a packet that was sent again; many of them stall a rank, an uncorrected one loses the GPU",
     cost="stalls that look like a slow engine, then a GPU off the bus",

@@ -4,9 +4,9 @@ it where the whole way can (drivers/pci/probe.c); forcing it over an old bridge 
 
 from __future__ import annotations
 
-from .. import pci_express
-from ..host import Host
+from ..door.host import Host
 from ..model import Reading, Refused, Step
+from ..pci import express as pci_express
 from .shape_gpu import gpu_report
 
 

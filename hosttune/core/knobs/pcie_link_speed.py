@@ -4,9 +4,10 @@ text says so), so that one is judged only while a process computes on the GPU; l
 
 from __future__ import annotations
 
-from .. import own_gpus, pci_link
-from ..host import Host
+from ..door.host import Host
+from ..gpu import own as own_gpus
 from ..model import Reading, Refused, Step
+from ..pci import link as pci_link
 from . import pcie_link_width
 from .shape_gpu import gpu_report
 

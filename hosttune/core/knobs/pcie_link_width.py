@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from .. import pci_link
-from ..host import Host
+from ..door.host import Host
 from ..model import Reading, Refused, Step
+from ..pci import link as pci_link
 from .shape_gpu import gpu_report
 
 

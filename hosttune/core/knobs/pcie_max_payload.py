@@ -7,22 +7,24 @@ makes the sizes one when it finds a device (drivers/pci/probe.c); hosttune never
 
 from __future__ import annotations
 
-from .. import own_gpus, pci, pci_express
-from ..host import Host
+from ..door.host import Host
+from ..gpu import own
 from ..model import Reading, Refused, Step
+from ..pci import bus
+from ..pci import express as pci_express
 from .shape_gpu import gpu_report
 
 
 def one(host: Host, bdf: str) -> Reading:
     """The bytes of one GPU ("256"), and the first port above it that has another. Raises Unreadable, OSError."""
-    way = [bdf] + pci.ports_above(host, bdf)
+    way = [bdf] + bus.ports_above(host, bdf)
     found = [pci_express.express(pci_express.config(host, function)) for function in way]
     gpu, above = found[0], [(port, e) for port, e in zip(way[1:], found[1:]) if e]
     if gpu is None:
         return Reading(skip="has no PCI Express capability")
     if not above:
-        return Reading(gpu.max_payload_text, skip=own_gpus.NO_PORT)
-    smaller_is_meant = pci.bus_policy(host) == "perf"
+        return Reading(gpu.max_payload_text, skip=own.NO_PORT)
+    smaller_is_meant = bus.bus_policy(host) == "perf"
     for port, express in above:
         if express.max_payload < gpu.max_payload or express.max_payload > gpu.max_payload and not smaller_is_meant:
             return Reading("%s under a port with %s (%s)" % (gpu.max_payload_text, express.max_payload_text, port))
@@ -35,7 +37,7 @@ def one(host: Host, bdf: str) -> Reading:
 
 def step(host: Host, subject: str, have: str, want: str) -> Step:
     """Never written."""
-    if pci.bus_policy(host) == "tune_off":
+    if bus.bus_policy(host) == "tune_off":
         way_out = "take pcie_bus_tune_off out of pci= on the kernel command line, and reboot"
     else:
         way_out = "reboot: the kernel makes them one when it finds the device; then: lspci -vv -s %s" % subject

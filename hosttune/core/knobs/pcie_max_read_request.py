@@ -9,16 +9,18 @@ from __future__ import annotations
 
 from typing import Dict
 
-from .. import own_gpus, pci, pci_express
-from ..host import Host
+from ..door.host import Host
+from ..gpu import own
 from ..model import OPT_IN, Knob, Reading, Refused, Step
+from ..pci import bus
+from ..pci import express as pci_express
 
 SIZES = ("128", "256", "512", "1024", "2048", "4096")
 
 
 def read(host: Host) -> Dict[str, Reading]:
     """{bdf: size in bytes} of each NVIDIA GPU function. A GPU that belongs to a virtual machine is a skip."""
-    return own_gpus.each(host, one)
+    return own.each(host, one)
 
 
 def one(host: Host, bdf: str) -> Reading:
@@ -41,7 +43,7 @@ def step(host: Host, subject: str, have: str, want: str) -> Step:
 
 def wait(host: Host, subject: str) -> None:
     """Refused while the register must not or cannot be written."""
-    own_gpus.refuse_write(host, (subject,), NAME)
+    own.refuse_write(host, (subject,), NAME)
 
 
 def _refuse_machine(host: Host) -> None:
@@ -53,7 +55,7 @@ def _refuse_machine(host: Host) -> None:
 
 def _refuse_policy(host: Host) -> None:
     """Under this policy a device may have a smaller MaxPayload than the port above it: then MaxReadReq must not be larger."""
-    if pci.bus_policy(host) == "perf":
+    if bus.bus_policy(host) == "perf":
         raise Refused(
             "the kernel runs with pci=pcie_bus_perf, under which MaxReadReq must not exceed MaxPayload",
             "/proc/cmdline",
@@ -75,8 +77,8 @@ PCIE_MAX_READ_REQUEST = Knob(
     read=read,
     step=step,
     check=check,
-    skip=own_gpus.skip,
-    read_one=own_gpus.reader(one),
+    skip=own.skip,
+    read_one=own.reader(one),
     wait=wait,
     recommend=OPT_IN,
     why="larger read requests mean fewer requests for the same host-to-device copy; measure it on your host before you credit it",

@@ -9,16 +9,18 @@ from __future__ import annotations
 import re
 from typing import Dict
 
-from .. import dropins, gpus, own_gpus, pci
-from ..host import Host, read_or_none
+from ..configured import dropins
+from ..door.host import Host, read_or_none
+from ..gpu import gpus, own
 from ..model import OPT_IN, Knob, Reading, Refused, Step
+from ..pci import bus
 
 CHOICES = ("on", "auto")
 
 
 def read(host: Host) -> Dict[str, Reading]:
     """{bdf: on or auto} of each GPU and each port above one."""
-    return own_gpus.with_ports(host, one)
+    return own.with_ports(host, one)
 
 
 def one(host: Host, bdf: str) -> Reading:
@@ -33,7 +35,7 @@ def one(host: Host, bdf: str) -> Reading:
 
 
 def _path(bdf: str) -> str:
-    return "%s/%s/power/control" % (pci.DEVICES, bdf)
+    return "%s/%s/power/control" % (bus.DEVICES, bdf)
 
 
 def step(host: Host, subject: str, have: str, want: str) -> Step:
@@ -41,7 +43,7 @@ def step(host: Host, subject: str, have: str, want: str) -> Step:
     for path in dropins.files(host, dropins.folders("udev/rules.d"), ".rules"):
         for number, line in dropins.lines(host, path, "#"):
             sets = re.search(r'ATTR\{power/control\}="(\w+)"', line)
-            if sets and sets.group(1) != want and pci.NVIDIA in line:
+            if sets and sets.group(1) != want and bus.NVIDIA in line:
                 way_out = "cp %s /etc/udev/rules.d/, and take the line out there" % path
                 raise Refused("a udev rule sets it to %s" % sets.group(1), "%s:%d" % (path, number), way_out)
     return Step(ID, subject, "poke", _path(subject), have, want)
@@ -56,8 +58,8 @@ PCIE_POWER_CONTROL = Knob(
     read=read,
     step=step,
     check=lambda want: "" if want in CHOICES else "%s is none of %s" % (want, ", ".join(CHOICES)),
-    skip=own_gpus.skip,
-    read_one=own_gpus.reader(one),
+    skip=own.skip,
+    read_one=own.reader(one),
     recommend=OPT_IN,
     why="a GPU or port that slept trains its link anew, and on some switch boards drops off the bus then",
     cost="links that flap; `on` costs watts at idle",

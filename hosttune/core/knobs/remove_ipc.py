@@ -8,7 +8,7 @@ Source: logind.conf(5).
 
 from __future__ import annotations
 
-from ..host import Host, list_or_empty
+from ..door.host import Host, list_or_empty
 from ..model import OPT_IN
 from .shape_kept import one_of
 from .shape_systemd import systemd_knob

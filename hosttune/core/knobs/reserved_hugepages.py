@@ -10,8 +10,8 @@ from __future__ import annotations
 import shlex
 from typing import Dict, Tuple
 
-from .. import cmdline, sysctl
-from ..host import Host, list_or_empty
+from ..configured import cmdline, sysctl
+from ..door.host import Host, list_or_empty
 from ..model import Reading
 from .shape_kept import whole_number
 from .shape_report import report_knob

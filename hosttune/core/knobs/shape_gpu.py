@@ -6,8 +6,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Callable
 
-from .. import own_gpus
-from ..host import Host
+from ..door.host import Host
+from ..gpu import own
 from ..model import REPORT, Knob, Reading, Step
 
 
@@ -18,11 +18,11 @@ def gpu_report(
     Unreadable and OSError; step raises Refused with the way out."""
     return Knob(
         want=want,
-        read=partial(own_gpus.each, one=one),
-        read_one=own_gpus.reader(one),
+        read=partial(own.each, one=one),
+        read_one=own.reader(one),
         step=step,
         check=lambda wanted: "" if wanted == want else "%s cannot be wanted: %s" % (wanted, want),
-        skip=own_gpus.skip,
+        skip=own.skip,
         recommend=REPORT,
         **more,
     )

@@ -11,9 +11,10 @@ import errno
 from dataclasses import dataclass
 from typing import Callable, Dict, List, Mapping, Optional
 
-from .. import conflicts, container, sysfs
-from ..conflicts import Claim, Setting
-from ..host import Host, errname, read_or_none
+from ..configured import conflicts
+from ..configured.conflicts import Claim, Setting
+from ..door.host import Host, errname, read_or_none
+from ..machine import container, sysfs
 from ..model import Reading, Refused, Step
 
 UNSET = "unset"

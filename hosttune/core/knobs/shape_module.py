@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, Mapping
 
-from .. import dropins, module_options
-from ..host import Host, read_or_none
+from ..configured import dropins, module_options
+from ..door.host import Host, read_or_none
 from ..model import OPT_IN, Knob, Reading, Refused, Step
 
 TEXT = (

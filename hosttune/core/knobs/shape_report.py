@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Mapping, Tuple
 
-from ..host import Host
+from ..door.host import Host
 from ..model import REPORT, Knob, Reading, Refused, Step
 from . import shape_kept
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict
 
-from .. import sysctl
-from ..conflicts import Setting
-from ..host import Host, read_or_none
+from ..configured import sysctl
+from ..configured.conflicts import Setting
+from ..door.host import Host, read_or_none
 from ..model import Knob, Reading, Step
 from . import shape_kept
 from .shape_kept import Kept

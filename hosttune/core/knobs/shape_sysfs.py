@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, Mapping, Tuple
 
-from .. import sysfs, tmpfiles
-from ..conflicts import Setting
-from ..host import Host
+from ..configured import tmpfiles
+from ..configured.conflicts import Setting
+from ..door.host import Host
+from ..machine import sysfs
 from ..model import Knob, Reading, Step
 from . import shape_kept
 from .shape_kept import Kept

@@ -8,8 +8,8 @@ from __future__ import annotations
 import shlex
 from typing import Any, Callable, Dict
 
-from .. import dropins, ini
-from ..host import Host, list_or_empty, read_or_none
+from ..configured import dropins, ini
+from ..door.host import Host, list_or_empty, read_or_none
 from ..model import Knob, Reading, Refused, Step
 from . import shape_kept
 

@@ -7,8 +7,8 @@ Source: Documentation/admin-guide/mm/transhuge.rst.
 
 from __future__ import annotations
 
-from .. import cmdline
-from ..host import Host
+from ..configured import cmdline
+from ..door.host import Host
 from ..model import REPORT
 from .shape_kept import one_of
 from .shape_sysfs import kept, sysfs_knob

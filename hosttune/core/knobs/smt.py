@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Dict, Tuple
 
-from .. import cmdline
-from ..host import Host, read_or_none
+from ..configured import cmdline
+from ..door.host import Host, read_or_none
 from ..model import Reading
 from .shape_kept import one_of
 from .shape_report import report_knob

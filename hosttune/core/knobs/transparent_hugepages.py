@@ -6,8 +6,9 @@ Source: Documentation/admin-guide/mm/transhuge.rst; the kernel starts with what 
 
 from __future__ import annotations
 
-from .. import cmdline, sysfs
-from ..host import Host
+from ..configured import cmdline
+from ..door.host import Host
+from ..machine import sysfs
 from ..model import REPORT
 from .shape_kept import one_of
 from .shape_sysfs import kept, sysfs_knob

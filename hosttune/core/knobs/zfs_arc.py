@@ -11,8 +11,8 @@ import re
 import shlex
 from typing import Dict, Tuple
 
-from .. import cmdline, dropins
-from ..host import Host, read_or_none
+from ..configured import cmdline, dropins
+from ..door.host import Host, read_or_none
 from ..model import Reading
 from .shape_report import report_knob
 

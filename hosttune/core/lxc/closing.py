@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import List, Mapping, Tuple
 
-from ..devices import DeviceTable
+from ..machine.devices import DeviceTable
 from .document import Line
 from .entries import ALLOW, Entries, is_nvidia_major
 from .narrow import undeclared

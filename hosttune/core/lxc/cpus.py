@@ -12,11 +12,12 @@ import errno
 import re
 from typing import Dict, FrozenSet, List, Optional, Sequence, Tuple
 
-from .. import gpus, pci
 from ..catalogue import finding
-from ..host import Host, list_or_empty, read_or_none
+from ..door.host import Host, list_or_empty, read_or_none
+from ..gpu import gpus
 from ..model import FITS, OK, WARN, Action, Finding, Hint, Refused
-from ..recording import Unrecorded
+from ..pci import bus
+from ..recording.hosts import Unrecorded
 from .document import RAW, Document, Line, effective_keys
 from .store import Config
 
@@ -76,7 +77,7 @@ def nodes(host: Host) -> Dict[int, FrozenSet[int]]:
 def gpu_nodes(host: Host, minors: Optional[Sequence[int]]) -> FrozenSet[int]:
     """The NUMA nodes of GPUs, by their minors (None: all of them). Where a GPU's node is not known there is none to tell."""
     by_bdf = gpus.minors(host)
-    found = frozenset(gpu.numa_node for gpu in pci.gpus(host)
+    found = frozenset(gpu.numa_node for gpu in bus.gpus(host)
                       if gpu.bdf in by_bdf and (minors is None or by_bdf[gpu.bdf] in minors))
     return frozenset() if -1 in found else found
 

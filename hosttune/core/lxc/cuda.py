@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import List
 
 from ..catalogue import finding
-from ..host import Host
+from ..door.host import Host
 from ..model import ERROR, FAIL, OK, PROVED, SKIP, Finding, Hint, Refused
 from . import inside
 from .store import Config
@@ -18,7 +18,7 @@ SECONDS = 30
 
 
 def starts(host: Host, config: Config, gpus: int) -> List[Finding]:
-    """Ask once (core/child.py: nothing is repaired by asking). gpus: how many CUDA must count."""
+    """Ask once (core/door/child.py: nothing is repaired by asking). gpus: how many CUDA must count."""
     request = {"op": "child", "nodes": [], "calls": [LIBRARY, "cuInit", "cuDeviceGetCount"], "timeout": SECONDS}
     try:
         told = inside.ask(host, config.id, request, SECONDS * 4)

@@ -11,8 +11,8 @@ import re
 from typing import List
 
 from ..catalogue import finding
-from ..devices import UVM, DeviceTable
-from ..host import Host, read_or_none
+from ..door.host import Host, read_or_none
+from ..machine.devices import UVM, DeviceTable
 from ..model import FAIL, OK, PROVED, WARN, Finding, Hint
 from . import inside
 from .entries import entries

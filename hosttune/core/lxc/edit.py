@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Dict, List, Optional, Sequence, Tuple
 
-from ..devices import CAPS, DeviceTable
+from ..machine.devices import CAPS, DeviceTable
 from ..model import Finding, Refused
 from . import document as doc
 from .access import ALLOW, Access, access

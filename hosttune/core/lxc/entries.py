@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import FrozenSet, Optional, Sequence, Tuple
 
-from ..devices import DeviceTable, is_nvidia_path
+from ..machine.devices import DeviceTable, is_nvidia_path
 from .access import ALLOW as ALLOW
 from .access import DENY as DENY
 from .access import Access, access

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Callable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from ..devices import DeviceTable
-from ..host import Host, errname
+from ..door.host import Host, errname
+from ..machine.devices import DeviceTable
 from ..model import Action, Refused, Report
 from . import restart, see, store, sync
 from .entries import entries

@@ -8,7 +8,7 @@ import re
 from typing import Callable, List, Optional, Tuple
 
 from ..catalogue import finding
-from ..devices import DeviceTable
+from ..machine.devices import DeviceTable
 from ..model import FAIL, PROVED, SKIP, WARN, Finding, Hint
 from .document import RAW, Document
 from .edit import Edit

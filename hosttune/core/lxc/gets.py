@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import List, NamedTuple, Tuple
 
-from ..devices import DeviceTable, Node, driver_of, expected_minor, has_static_major, is_dynamic
+from ..machine.devices import DeviceTable, Node, driver_of, expected_minor, has_static_major, is_dynamic
 from .document import PENDING, RAW, Document, Line
 from .entries import ALLOW, DENY, V1, Entries, entries
 from .rules import Rule

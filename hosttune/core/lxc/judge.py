@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Dict, List, Sequence, Tuple
 
 from ..catalogue import finding
-from ..devices import DRM_MAJOR, LARGEST_MAJOR, UVM, DeviceTable, is_nvidia_path
+from ..machine.devices import DRM_MAJOR, LARGEST_MAJOR, UVM, DeviceTable, is_nvidia_path
 from ..model import ERROR, FAIL, FITS, PROVED, WARN, Finding, Hint
 from . import pve
 from .document import LXC, PENDING, Document, Line

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Dict, Optional, Sequence
 
-from ..devices import CAPS, DeviceTable, driver_of, expected_minor, is_nvidia_path
+from ..machine.devices import CAPS, DeviceTable, driver_of, expected_minor, is_nvidia_path
 from ..model import Refused
 from .access import ALLOW, DENY
 from .document import KEY, Document

@@ -15,9 +15,9 @@ from typing import List, Optional, Sequence, Tuple
 
 from .. import engine
 from ..catalogue import finding
-from ..host import Host, errname
+from ..door.host import Host, errname
 from ..model import ERROR, FAIL, OK, PROVED, SKIP, Action, Finding, Hint, Refused, Report, Step
-from ..recording import Unrecorded
+from ..recording.hosts import Unrecorded
 from ..stage import tmpfs
 from ..stage.manifest import MOUNT
 from . import document as doc

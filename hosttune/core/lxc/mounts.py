@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import List, Sequence, Tuple
 
-from ..devices import is_nvidia_path
+from ..machine.devices import is_nvidia_path
 from .document import Line
 from .rules import Mount, parse_mount
 

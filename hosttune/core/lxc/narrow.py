@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Dict, List, Tuple
 
-from ..devices import DeviceTable
+from ..machine.devices import DeviceTable
 from .document import Line
 from .entries import ALLOW, Entries
 from .needs import Wanted, absent_gpus

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field
 from typing import List, Mapping, Optional, Tuple
 
-from ..devices import CAPS, DRM_MAJOR, UVM, DeviceTable, driver_of, expected_minor, is_dynamic
+from ..machine.devices import CAPS, DRM_MAJOR, UVM, DeviceTable, driver_of, expected_minor, is_dynamic
 from ..model import Refused
 from .document import LXC
 from .entries import Entries

@@ -6,13 +6,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
-from .. import gpus, journal, pci, profile
+from .. import journal, profile
 from ..catalogue import finding
-from ..child import NOT_TRIED
-from ..devices import DeviceTable
-from ..host import Host, errname, list_or_empty
+from ..door.child import NOT_TRIED
+from ..door.host import Host, errname, list_or_empty
+from ..gpu import gpus
+from ..machine.devices import DeviceTable
 from ..model import ERROR, FAIL, OK, PROVED, SKIP, WARN, Action, Finding, Hint, Refused, Step
-from ..recording import Unrecorded
+from ..pci import bus
+from ..recording.hosts import Unrecorded
 from . import cpus, restart, see, store, vms
 from .edit import Edit
 from .entries import ALLOW
@@ -82,7 +84,7 @@ def dri_nodes(host: Host, minors: Optional[Sequence[int]]) -> Tuple[str, ...]:
     out: List[str] = []
     for bdf, minor in sorted(gpus.minors(host).items()):
         if minors is None or minor in minors:
-            names = list_or_empty(host, "%s/%s/drm" % (pci.DEVICES, bdf))
+            names = list_or_empty(host, "%s/%s/drm" % (bus.DEVICES, bdf))
             out += ["/dev/dri/" + name for name in names if name.startswith(("card", "renderD"))]
     return tuple(out)
 

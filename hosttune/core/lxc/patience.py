@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Callable
 
-from ..host import Host
+from ..door.host import Host
 from . import store
 
 

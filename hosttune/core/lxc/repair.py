@@ -8,7 +8,7 @@ import re
 from dataclasses import replace
 from typing import Dict, List, Tuple
 
-from ..devices import DeviceTable
+from ..machine.devices import DeviceTable
 from ..model import Refused
 from . import document as doc
 from .document import DROPPED, KEY, PVE, RAW, Document, effective_keys, parse

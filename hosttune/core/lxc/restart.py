@@ -8,7 +8,7 @@ import time
 from typing import List, Sequence, Tuple
 
 from ..catalogue import finding
-from ..host import Host
+from ..door.host import Host
 from ..model import FAIL, Action, Finding, Hint
 from .document import effective_keys
 from .store import Config

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import FrozenSet, List, Tuple
 
-from ..devices import DeviceTable, has_static_major, is_dynamic, is_gpu_driver, is_nvidia_path
+from ..machine.devices import DeviceTable, has_static_major, is_dynamic, is_gpu_driver, is_nvidia_path
 from .document import Line
 from .entries import ALLOW, Entries
 from .needs import uvm_is_loaded

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import List, Optional, Tuple
 
-from ..host import Host, bytes_or_none, list_or_empty, read_or_none
+from ..door.host import Host, bytes_or_none, list_or_empty, read_or_none
 from ..model import Refused
 from .document import LXC, PVE, Document, parse
 

@@ -12,8 +12,8 @@ from typing import Callable, List, Optional, Sequence, Tuple
 
 from .. import engine, journal
 from ..catalogue import finding
-from ..devices import DeviceTable
-from ..host import Host
+from ..door.host import Host
+from ..machine.devices import DeviceTable
 from ..model import ERROR, FAIL, WARN, Action, Finding, Hint, Refused, Report, Step
 from . import store
 from .document import parse

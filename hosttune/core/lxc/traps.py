@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import List, Tuple
 
 from ..catalogue import finding
-from ..devices import DeviceTable
+from ..machine.devices import DeviceTable
 from ..model import FAIL, FITS, WARN, Finding, Hint
 from .document import LXC, PENDING, RAW, Document, effective_keys
 from .entries import Entries, entries

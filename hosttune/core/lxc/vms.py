@@ -6,8 +6,9 @@ from __future__ import annotations
 import errno
 from typing import Dict
 
-from .. import gpus, pci
-from ..host import Host
+from ..door.host import Host
+from ..gpu import gpus
+from ..pci import bus
 
 
 def assigned(host: Host) -> Dict[int, str]:
@@ -16,10 +17,10 @@ def assigned(host: Host) -> Dict[int, str]:
     One that is bound to vfio-pci has no number. Empty where /etc/pve cannot be read: who cannot, edits nothing there.
     """
     try:
-        given = pci.vm_assigned(host)
+        given = bus.vm_assigned(host)
         numbers = gpus.minors(host) if given else {}
     except OSError as e:
         if e.errno not in (errno.EACCES, errno.ENOENT):
             raise
         return {}
-    return {minor: given[pci.device_of(bdf)] for bdf, minor in numbers.items() if pci.device_of(bdf) in given}
+    return {minor: given[bus.device_of(bdf)] for bdf, minor in numbers.items() if bus.device_of(bdf) in given}

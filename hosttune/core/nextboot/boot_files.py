@@ -7,9 +7,9 @@ import re
 import shlex
 from typing import List, Optional
 
-from .. import modprobe
 from ..catalogue import finding
-from ..host import Host, Stat
+from ..configured import modprobe
+from ..door.host import Host, Stat
 from ..model import FAIL, OK, PROVED, WARN, Finding, Hint
 from .kernel import PROXMOX_ESPS, NextKernel
 

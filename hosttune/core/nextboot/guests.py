@@ -7,12 +7,12 @@ import re
 from dataclasses import dataclass
 from typing import List, Tuple
 
-from ..devices import is_dynamic
-from ..host import Host
+from ..door.host import Host
 from ..lxc import store
 from ..lxc.document import effective_keys
 from ..lxc.entries import ALLOW, Entries, entries
 from ..lxc.store import Config
+from ..machine.devices import is_dynamic
 
 
 @dataclass(frozen=True)

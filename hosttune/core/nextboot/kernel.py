@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import List, Optional, Sequence, Tuple
 
 from ..catalogue import finding
-from ..host import Host, bytes_or_none, list_or_empty, read_or_none
+from ..door.host import Host, bytes_or_none, list_or_empty, read_or_none
 from ..model import ERROR, FITS, OK, PROVED, WARN, Finding, Hint, natural
 from . import grub
 

@@ -12,7 +12,7 @@ import shlex
 from typing import List, Optional, Sequence, Tuple
 
 from ..catalogue import finding
-from ..host import Host, errname, list_or_empty, read_or_none
+from ..door.host import Host, errname, list_or_empty, read_or_none
 from ..lxc import store
 from ..lxc.see import running_pid
 from ..model import ERROR, FAIL, OK, PROVED, SKIP, Finding, Hint

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any, Iterator, List, Optional, Sequence, Tuple
 
 from ..catalogue import finding
-from ..devices import DeviceTable, device_table, is_dynamic
-from ..host import Host, list_or_empty, read_or_none
+from ..door.host import Host, list_or_empty, read_or_none
 from ..knobs.boot_units import DEVICES_UNIT, UNITS
+from ..machine.devices import DeviceTable, device_table, is_dynamic
 from ..model import ERROR, FAIL, FITS, OK, PROVED, WARN, Finding, Hint
 from .guests import Guest
 

@@ -9,10 +9,11 @@ import shlex
 from dataclasses import dataclass
 from typing import Dict, List, Optional, Sequence, Tuple, Union
 
-from .. import modprobe, pci
 from ..catalogue import finding
-from ..host import Host, Ran, bytes_or_none, list_or_empty, read_or_none
+from ..configured import modprobe
+from ..door.host import Host, Ran, bytes_or_none, list_or_empty, read_or_none
 from ..model import ERROR, FAIL, FITS, OK, PROVED, Finding, Hint
+from ..pci import bus
 from .kernel import NextKernel, headers, releases
 
 MODULES = ("nvidia", "nvidia-uvm")
@@ -113,7 +114,7 @@ def _missing(host: Host, kernel: NextKernel, name: str, ran: Ran) -> Finding:
 
 def _flavour(host: Host, kernel: NextKernel, nvidia: Module) -> Optional[Finding]:
     here = [
-        gpu for gpu in pci.gpus(host) if gpu.driver != "vfio-pci"
+        gpu for gpu in bus.gpus(host) if gpu.driver != "vfio-pci"
     ]  # a virtual machine's is no business of these modules
     ids = {gpu.bdf: int(gpu.device, 16) for gpu in here if re.match(r"0x[0-9a-f]{4}\Z", gpu.device)}
     need_open = [bdf for bdf, device in ids.items() if device >= FIRST_OPEN_ONLY]
@@ -140,7 +141,7 @@ def _wrong(
         decide="modinfo -k %s -F license nvidia; lspci -nns %s" % (kernel.release, bdfs[0]),
         evidence=(
             "%s: license %s" % (nvidia.path, nvidia.license),
-            "%s/%s/device: 0x%04x" % (pci.DEVICES, bdfs[0], ids[bdfs[0]]),
+            "%s/%s/device: 0x%04x" % (bus.DEVICES, bdfs[0], ids[bdfs[0]]),
         ),
         hint=Hint(
             "dkms status   # install the driver's %s kernel modules, version %s" % (want, nvidia.version),

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import List, Optional, Sequence, Tuple
 
 from ..catalogue import finding
-from ..host import Host, errname, list_or_empty, read_or_none
+from ..door.host import Host, errname, list_or_empty, read_or_none
 from ..knobs.boot_units import DEVICES_UNIT
 from ..model import ERROR, FAIL, FITS, OK, PROVED, WARN, Finding, Hint
 from .guests import Guest

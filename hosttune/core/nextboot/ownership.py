@@ -6,16 +6,17 @@ from __future__ import annotations
 import re
 from typing import Dict, List, Sequence, Tuple
 
-from .. import modprobe, pci
 from ..catalogue import finding
-from ..host import Host, list_or_empty
+from ..configured import modprobe
+from ..door.host import Host, list_or_empty
 from ..model import FAIL, FITS, OK, PROVED, WARN, Finding, Hint
+from ..pci import bus
 from .kernel import NextKernel
 
 
 def judge(host: Host, kernel: NextKernel) -> List[Finding]:
     """HT705, once for vfio-pci and once for nouveau; nothing without a GPU."""
-    gpus = pci.gpus(host)
+    gpus = bus.gpus(host)
     if not gpus:
         return []
     lines = modprobe.lines(host)
@@ -70,8 +71,8 @@ def _more(taken: Sequence[Tuple[str, str]]) -> str:
     return " and %d more" % (len(taken) - 1) if len(taken) > 1 else ""
 
 
-def _id(gpu: pci.Gpu) -> str:
-    return "%s:%s" % (pci.NVIDIA[2:], gpu.device[2:])
+def _id(gpu: bus.Gpu) -> str:
+    return "%s:%s" % (bus.NVIDIA[2:], gpu.device[2:])
 
 
 def _vfio(lines: Sequence[modprobe.Line], words: Sequence[str]) -> Dict[str, str]:

@@ -7,7 +7,7 @@ from typing import List, Sequence
 
 from .. import boot, engine
 from ..catalogue import finding
-from ..host import Host, errname, list_or_empty
+from ..door.host import Host, errname, list_or_empty
 from ..knobs.boot_units import KNOBS_UNIT, NAME, STAGE_UNIT, UNITS
 from ..model import FAIL, OK, PROVED, WARN, Finding, Hint, Refused
 from ..profile import PATH, Profile

@@ -8,7 +8,7 @@ import shlex
 from typing import List, Sequence, Set, Tuple
 
 from ..catalogue import finding
-from ..host import Host, Ran
+from ..door.host import Host, Ran
 from ..model import ERROR, FAIL, FITS, OK, PROVED, WARN, Finding, Hint
 
 PATTERNS = ("*nvidia*", "libcuda1*", "proxmox-kernel-*", "pve-kernel-*", "linux-image-*")

@@ -6,12 +6,12 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Callable, Dict, List, Optional, Sequence, TypeVar
 
-from .. import container
 from ..catalogue import finding
-from ..host import Host, errname
+from ..door.host import Host, errname
+from ..machine import container
 from ..model import ERROR, WARN, Finding, Hint, Refused, Report
 from ..profile import Profile
-from ..recording import SCHEMA, RecordingHost, Unrecorded
+from ..recording.hosts import SCHEMA, RecordingHost, Unrecorded
 from . import boot_files, guests, kernel, libraries, majors, module, nodes, ownership, promises, upkeep
 from .kept import kept
 from .kernel import NextKernel

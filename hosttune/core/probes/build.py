@@ -7,9 +7,9 @@ import re
 from typing import List
 
 from ..catalogue import finding
+from ..doctor.survey import Machine
 from ..model import FAIL, FITS, PROVED, Finding, Hint, Probe, natural
 from ..nextboot.kernel import headers
-from ..survey import Machine
 from .scene import Machines, below, kernels
 
 _REFUSED = re.compile(

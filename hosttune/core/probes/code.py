@@ -7,8 +7,8 @@ import shlex
 from typing import Any, Callable, Iterable, Optional
 
 from ..catalogue import finding
+from ..doctor.survey import Machine
 from ..model import FAIL, FITS, PROVED, Finding, Hint
-from ..survey import Machine
 
 OWN = "the shell or unit that starts the program"
 ANEW = "the program has to start anew"

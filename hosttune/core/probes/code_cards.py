@@ -7,9 +7,9 @@ import re
 from dataclasses import dataclass
 from typing import Any, Callable, List, Optional
 
-from .. import surroundings as near
+from ..doctor import surroundings as near
+from ..doctor.survey import Machine
 from ..model import Finding, Hint
-from ..survey import Machine
 from .code import ANEW, OWN, cause, said
 
 _VIRTUAL = re.compile(r"\bGRID\b|\bvGPU\b|-\d+[QCAB]\b")

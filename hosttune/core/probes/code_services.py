@@ -7,9 +7,9 @@ import re
 import shlex
 from typing import Optional
 
-from .. import surroundings as near
+from ..doctor import surroundings as near
+from ..doctor.survey import Machine
 from ..model import Finding, Hint
-from ..survey import Machine
 from .code import ANEW, OWN, cause, said, without
 
 

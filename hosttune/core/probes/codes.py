@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Dict, List, Tuple
 
+from ..doctor.survey import Machine
 from ..model import Finding, Probe
-from ..survey import Machine
 from . import code_cards, code_limits, code_services
 from .code import Cause
 from .scene import Machines, below, whole

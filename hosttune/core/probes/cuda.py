@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
 
 from ..catalogue import finding
-from ..diagnose import diagnose
+from ..doctor.diagnose import diagnose
+from ..doctor.survey import CONTROL, UVM_NODE, Machine
 from ..model import ERROR, FAIL, FITS, OK, PROVED, SKIP, WARN, Finding, Hint, Probe
-from ..survey import CONTROL, UVM_NODE, Machine
 from . import build, codes, driver, environment, gpu, libraries, log, mode, module, nodes, permission, unit
 from .scene import Machines, below, whole
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import List
 
 from ..catalogue import finding
+from ..doctor.survey import Machine
 from ..model import FAIL, OK, PROVED, Finding, Hint, Probe
-from ..survey import Machine
 from .scene import Machines, whole
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"

@@ -7,9 +7,9 @@ import shlex
 from typing import List
 
 from ..catalogue import finding
+from ..doctor.survey import Machine
 from ..model import ERROR, FAIL, FITS, OK, PROVED, SKIP, WARN, Finding, Hint, Probe
-from ..pci import DEVICES, Gpu, device_of
-from ..survey import Machine
+from ..pci.bus import DEVICES, Gpu, device_of
 from . import log
 from .scene import Machines, kernels
 

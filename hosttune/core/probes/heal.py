@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import Optional, Sequence
 
+from ..doctor.survey import Machine
 from ..lxc.document import LXC
 from ..lxc.facts import ContainerFacts
-from ..survey import Machine
 from .scene import ct_id
 
 RESTART_COSTS = "restarts the container: running engines stop, and what lies in its own /dev/shm is lost"

@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import Any, List, Mapping, Optional
 
 from ..catalogue import finding
+from ..doctor.survey import LIBRARIES, Machine
 from ..model import FAIL, FITS, OK, PROVED, SKIP, WARN, Finding, Hint, Probe
-from ..survey import LIBRARIES, Machine
 from .code import without
 from .nodes import given_none
 from .scene import Machines, host_of, whole

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Iterator, List, Optional, Sequence, Tuple
 
 from ..catalogue import finding
+from ..doctor.survey import Machine
 from ..model import FAIL, FITS, PROVED, Finding, Hint, Probe
-from ..survey import Machine
 from .scene import Machines, below, kernels, whole
 
 

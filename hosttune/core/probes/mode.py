@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import List
 
 from ..catalogue import finding
+from ..doctor.survey import UVM_NODE, UVM_TOOLS, Machine, Node
 from ..model import ERROR, FAIL, FITS, OK, PROVED, WARN, Finding, Hint, Probe
-from ..survey import UVM_NODE, UVM_TOOLS, Machine, Node
 from .heal import RESTART_COSTS
 from .nodes import not_asked, sound
 from .scene import Machines, below, ct_id, whole

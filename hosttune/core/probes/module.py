@@ -6,9 +6,9 @@ from __future__ import annotations
 from typing import List
 
 from ..catalogue import finding
-from ..devices import NVIDIA_STATIC_MAJOR, UVM
+from ..doctor.survey import Machine
+from ..machine.devices import NVIDIA_STATIC_MAJOR, UVM
 from ..model import ERROR, FAIL, FITS, OK, PROVED, Finding, Hint, Probe
-from ..survey import Machine
 from .scene import Machines, below, kernels
 
 

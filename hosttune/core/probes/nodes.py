@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import List, Optional
 
 from ..catalogue import finding
+from ..doctor.survey import NODES, UVM_TOOLS, Machine, Node
 from ..model import ERROR, FAIL, FITS, OK, PROVED, SKIP, WARN, Finding, Hint, Probe
-from ..survey import NODES, UVM_TOOLS, Machine, Node
 from .heal import RESTART_COSTS, remake, restart, together
 from .scene import Machines, below, ct_id, facts_of, host_node, host_of, whole
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
-from .. import cgroup
 from ..catalogue import finding
+from ..doctor import cgroup
+from ..doctor.survey import CONTROL, UVM_NODE, UVM_TOOLS, Machine, Node
 from ..lxc.facts import ContainerFacts
 from ..model import FAIL, FITS, OK, PROVED, WARN, Finding, Hint, Probe
-from ..survey import CONTROL, UVM_NODE, UVM_TOOLS, Machine, Node
 from .heal import live_and_kept, live_rules, restart
 from .nodes import not_asked, sound
 from .scene import Machines, below, ct_id, facts_of, host_of, whole

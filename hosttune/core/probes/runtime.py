@@ -7,8 +7,8 @@ import shlex
 from typing import List
 
 from ..catalogue import finding
+from ..doctor.survey import PYTHON, Machine
 from ..model import ERROR, FAIL, FITS, OK, PROVED, WARN, Finding, Hint, Probe
-from ..survey import PYTHON, Machine
 from .scene import Machines
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import List, Mapping, Optional
 
+from ..doctor.survey import Machine, Node
 from ..lxc.facts import ContainerFacts
-from ..survey import Machine, Node
 
 Machines = Mapping[str, Machine]
 

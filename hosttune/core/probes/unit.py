@@ -8,8 +8,8 @@ from fnmatch import fnmatchcase as fnmatch
 from typing import List
 
 from ..catalogue import finding
+from ..doctor.survey import CONTROL, EYES, UVM_NODE, UVM_TOOLS, Machine
 from ..model import ERROR, FAIL, FITS, OK, PROVED, WARN, Finding, Hint, Probe
-from ..survey import CONTROL, EYES, UVM_NODE, UVM_TOOLS, Machine
 from .scene import Machines
 
 

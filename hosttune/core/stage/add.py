@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 from typing import Dict, List, Sequence, Tuple
 
 from .. import __version__
-from ..host import Host, digest, read_or_none
+from ..door.host import Host, digest, read_or_none
 from ..model import FAIL, Action, Finding, Refused, Report
 from . import copy, drop, findings, manifest, nodes, over_ssh, tmpfs, use
 from . import plan as planned

@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional
 
-from ..host import Host
+from ..door.host import Host
 from .header import Tensor
 from .source import AGAIN, Doubt, File, NotWhole, Source
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Dict, Mapping, Optional, Sequence, Tuple
 
-from ..host import Host
+from ..door.host import Host
 from ..lxc import models as in_container
 from ..lxc import outlook, sync
 from ..model import FAIL, Finding, Refused, Report

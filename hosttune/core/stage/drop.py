@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from ..host import Host, digest
+from ..door.host import Host, digest
 from ..model import Action, Refused, Report
 from . import copy, manifest, tmpfs, use
 

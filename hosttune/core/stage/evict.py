@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Collection, List, Tuple
 
-from ..host import Host
+from ..door.host import Host
 from ..model import Refused
 from . import manifest, use
 from .tmpfs import Place

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import List
 
 from ..catalogue import finding
-from ..host import Host, read_or_none
+from ..door.host import Host, read_or_none
 from ..model import FAIL, OK, WARN, Finding, Hint, Refused
 from . import manifest, space
 from .manifest import Manifest, Record

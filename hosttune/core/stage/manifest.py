@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from typing import Dict, List, Optional, Tuple
 
 from .. import journal
-from ..host import Host, errname, list_or_empty
+from ..door.host import Host, errname, list_or_empty
 from ..model import Refused
 
 MOUNT = "/dev/shm/models"

@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 from typing import Dict, List, Tuple
 
-from ..host import Host, read_or_none
+from ..door.host import Host, read_or_none
 from ..model import Refused
 
 SYSFS = "/sys/devices/system/node"

@@ -22,8 +22,8 @@ from dataclasses import asdict
 from typing import Any, Callable, Dict, Iterator, List, Sequence
 
 from .. import corezip
-from ..host import Host
-from ..live import LiveHost
+from ..door.host import Host
+from ..door.live import LiveHost
 from ..model import Refused
 from .copy import CHUNK, Copied, Job, reserve, threads_here
 from .pace import FREE, Bucket, Pace

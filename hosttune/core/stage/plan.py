@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
 
-from ..host import Host
+from ..door.host import Host
 from ..model import Action, Refused
 from . import evict, manifest, nodes, over_ssh, source, space, tmpfs, whole
 from .evict import Evictable

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Callable, List, Optional, Tuple
 
-from ..host import Host
+from ..door.host import Host
 from . import manifest
 from .plan import Plan
 

@@ -16,7 +16,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from ..host import Host, errname, list_or_empty, read_or_none
+from ..door.host import Host, errname, list_or_empty, read_or_none
 from ..model import Refused
 
 LINKS_FOLLOWED = 40

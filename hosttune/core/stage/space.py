@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import Dict, Optional
 
-from ..host import Host, read_or_none
+from ..door.host import Host, read_or_none
 
 ARC = "/proc/spl/kstat/zfs/arcstats"
 RESERVE_SHARE, RESERVE_MOST = 16, 16 << 30

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Dict, List, Sequence
 
 from ..catalogue import finding
-from ..host import Host
+from ..door.host import Host
 from ..model import FAIL, OK, SKIP, WARN, Action, Finding, Hint, Refused, Report
 from . import findings, manifest, nodes, pages, plan, space, tmpfs
 from .pages import Look

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import List, Optional, Tuple
 
 from .. import engine
-from ..host import Host, errname, list_or_empty, read_or_none
+from ..door.host import Host, errname, list_or_empty, read_or_none
 from ..model import Finding, Refused, Step
 from .manifest import MOUNT
 from .space import size_text

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from typing import List, Tuple
 
-from ..host import Host, errname
+from ..door.host import Host, errname
 from .manifest import shown
 from .tmpfs import Place
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Callable, Dict, List, Sequence, Set, Tuple
 
 from ..catalogue import finding
-from ..host import Host, errname
+from ..door.host import Host, errname
 from ..model import ERROR, FAIL, OK, Action, Finding, Hint, Refused, Report
 from . import copy, findings, manifest, space, tmpfs
 from . import source as sources

@@ -22,8 +22,8 @@ import hashlib
 import re
 from typing import Dict, Mapping, Tuple
 
-from ..host import Host, read_or_none
-from ..live import LiveHost
+from ..door.host import Host, read_or_none
+from ..door.live import LiveHost
 from . import agreement, contents, header, shards
 from .candidate import JSON_LIMIT, WEIGHTS, Candidate
 from .header import Tensor

@@ -3,12 +3,8 @@
 from hosttune.core import afterlife as afterlife
 from hosttune.core import boot as boot
 from hosttune.core import engine as engine
-from hosttune.core import examine as examine
-from hosttune.core import gpus as gpus
-from hosttune.core import host as host
 from hosttune.core import installed as installed
 from hosttune.core import knobs as knobs
-from hosttune.core import live as live
 from hosttune.core import model as model
 from hosttune.core import place as place
 from hosttune.core import profile as profile
