@@ -36,6 +36,7 @@ class Setting:
     spellings  other paths to the same file
     tuned      (plugin, option) pairs; daemons: units that set it on their own
     commands   regular expressions of programs that set it without naming the file; the value is the first group
+    udev       what a rule must match to be about it, where devices of other kinds have a file of that name; "" for any
     tlp        {variable of TLP: {its value: the value in `target`}}, an empty map when they are the same
     """
 
@@ -47,6 +48,7 @@ class Setting:
     tlp: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     daemons: Tuple[str, ...] = ()
     commands: Tuple[str, ...] = ()
+    udev: str = ""
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,8 @@ def _text(host: Host, setting: Setting) -> Iterator[Claim]:
     about = "|".join((name, *setting.commands))
     for path in dropins.files(host, UDEV, ".rules"):
         for number, line in dropins.lines(host, path, "#", about):
+            if not re.search(setting.udev, line):
+                continue
             if re.search(name + r"\}\s*\+?=(?!=)", line) or ("RUN" in line and _writes(line, name, setting)):
                 yield Claim(_value(line, name, setting), "%s:%d" % (path, number), "a udev rule", _edit(path, number))
     for path in (*CRON, ROOTS_CRONTAB, *dropins.files(host, ("/etc/cron.d",), "")):

@@ -9,13 +9,16 @@ from __future__ import annotations
 import re
 from typing import Dict
 
-from ..configured import dropins
+from ..configured import conflicts
 from ..door.host import Host, read_or_none
 from ..gpu import gpus, own
 from ..model import OPT_IN, Knob, Reading, Refused, Step
 from ..pci import bus
 
 CHOICES = ("on", "auto")
+OF_GPUS = r'^(?!.*ACTION=="(?:unbind|remove)")(?:.*%s|(?=.*SUBSYSTEM=="pci")(?!.*ATTRS?\{vendor\}))' % bus.NVIDIA
+"""A udev rule for NVIDIA's functions, or for all of PCI: USB devices and disks have a file of that name, too. What is done once
+a driver has left a device undoes nothing."""
 
 
 def read(host: Host) -> Dict[str, Reading]:
@@ -39,13 +42,13 @@ def _path(bdf: str) -> str:
 
 
 def step(host: Host, subject: str, have: str, want: str) -> Step:
-    """A write to sysfs. Refused where a udev rule for NVIDIA's devices sets it back, as the driver's own package ships one."""
-    for path in dropins.files(host, dropins.folders("udev/rules.d"), ".rules"):
-        for number, line in dropins.lines(host, path, "#"):
-            sets = re.search(r'ATTR\{power/control\}="(\w+)"', line)
-            if sets and sets.group(1) != want and bus.NVIDIA in line:
-                way_out = "cp %s /etc/udev/rules.d/, and take the line out there" % path
-                raise Refused("a udev rule sets it to %s" % sets.group(1), "%s:%d" % (path, number), way_out)
+    """A write to sysfs. Refused where somebody else sets it back: TLP, or a udev rule, as the driver's own package ships one."""
+    setting = conflicts.Setting(_path(subject), file="", tlp={"RUNTIME_PM_ON_AC": {}}, udev=OF_GPUS)
+    rivals = [claim for claim in conflicts.claims(host, setting) if claim.value != want]
+    if rivals:
+        last = rivals[-1]
+        what = last.who + (" sets it" if last.value == conflicts.UNKNOWN else " sets it to " + last.value)
+        raise Refused(what, last.where, last.way_out.replace("{want}", want))
     return Step(ID, subject, "poke", _path(subject), have, want)
 
 
