@@ -13,6 +13,7 @@ import pytest
 
 from hosttune.core.configured import ini, sysctl, tmpfiles
 from hosttune.core.door.live import LiveHost
+from hosttune.core.knobs import memlock
 from tests.kernel.fake_tree import FakeTrees
 from tests.kernel.view import mount, scratch, unmount
 
@@ -96,3 +97,16 @@ def test_the_line_of_logind_conf_that_decides(folders: dict[str, Path], seed: in
             merged = line.partition("=")[2]
     found = ini.assignments(LiveHost(), "logind.conf", "Login", "RemoveIPC")
     assert (found[-1].value if found else "") == merged
+
+
+@pytest.mark.parametrize(
+    "want",
+    "infinity 0 8M 08M 8G:infinity 8M:8M 8M:4M 8M:x 8m 8MB unlimited -1 16777215T 16777216T 18446744073709551614 "
+    "18446744073709551615 99999999999999999999T".split(),
+)
+def test_a_limit_that_may_be_wanted_is_one_that_systemd_takes(want: str) -> None:
+    """Any other it would ignore with a warning in its journal, and the old limit would stay."""
+    unit = scratch("unit") / "limits.service"
+    unit.write_text(f"[Service]\nExecStart=/bin/true\nLimitMEMLOCK={want}\n")
+    told = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True).stderr
+    assert (told == "") == memlock.possible(want), told

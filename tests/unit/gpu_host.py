@@ -47,6 +47,10 @@ HOST: dict[str, Any] = {
         "/etc/pve/mapping/pci.cfg": ABSENT,
         "/sys/module/pcie_aspm/parameters/policy": "default [performance] powersave powersupersave\n",
         "/etc/tmpfiles.d/hosttune-pcie-aspm.conf": ABSENT,
+        **{
+            f"/etc/modprobe.d/hosttune-nvidia-{name}.conf": ABSENT
+            for name in ("hmm", "resizable-bar", "relaxed-ordering", "dynamic-power")
+        },
         "/proc/driver/nvidia/params": PARAMS,
         "/sys/module/nvidia_uvm/parameters/uvm_disable_hmm": "N\n",
         "/run/nvidia-persistenced/nvidia-persistenced.pid": "812\n",

@@ -20,7 +20,7 @@ from hosttune.core.configured import cmdline
 from hosttune.core.door.host import read_or_none
 from hosttune.core.knobs import BY_ID, KNOBS
 from hosttune.core.machine import sysfs
-from hosttune.core.model import Finding, Knob, Step
+from hosttune.core.model import Finding, Step
 from hosttune.core.recording.hosts import ReplayHost, merge
 
 ABSENT = {"errno": "ENOENT"}
@@ -184,15 +184,15 @@ def test_a_line_to_paste_is_one_that_a_shell_understands(name: str) -> None:
 WRONG = {
     "numa-balancing": ["4", "-1", "on", "0x1", ""],
     "zone-reclaim-mode": ["8", "no"],
-    "swappiness": ["201", "1.5", "ten", "²"],
+    "swappiness": ["201", "1.5", "ten", "²", "010", "+1"],
     "max-map-count": ["65529", "1e6", "-1"],
     "overcommit-memory": ["3", "0|3", "|", "never"],
     "transparent-hugepages": ["advise", "madvise,always", "on"],
     "shmem-hugepages": ["madvise", "deny|x"],
-    "memlock": ["8Q", "-1", "unlimited", "8 G", ""],
+    "memlock": ["8Q", "-1", "unlimited", "8 G", "", "8M:4M", "8M:x", "1:2:3", "16777216T"],
     "remove-ipc": ["true", "0"],
     "reserved-hugepages": ["-1", "many"],
-    "zfs-arc": ["16", "0G", "-1G", "16GiB", "half"],
+    "zfs-arc": ["16", "0G", "-1G", "16GiB", "half", "99999999G"],
     "cpu-governor": ["fast", "performance "],
     "cpu-energy-preference": ["255", "fast"],
     "cpu-boost": ["1", "yes"],
@@ -202,12 +202,11 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", WRONG)
 def test_an_impossible_want_is_refused_in_one_line(name: str) -> None:
     for want in WRONG[name]:
         told = KNOBS[name].check(want)
         assert told and "\n" not in told and "%" not in told, want
-    assert KNOBS[name].want == "" or KNOBS[name].check(KNOBS[name].want) == ""
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -217,28 +216,12 @@ def test_a_want_of_a_case_is_a_possible_one(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_inside_a_container_it_belongs_to_the_host_and_nothing_else_is_asked(name: str) -> None:
-    inside = {"files": {"/run/systemd/container": "lxc\n"}, "links": {"/proc/self/ns/pid": "pid:[4026532999]"}}
-    host = ReplayHost(inside)
-    (found,) = engine.check(KNOBS[name], host, KNOBS[name].want)
-    assert found.status == "skip" and "set on the host, not inside a container (lxc)" in found.summary
-    assert host.unrecorded == []
-
-
-@pytest.mark.parametrize("name", FILES)
 def test_reading_starts_no_program(name: str) -> None:
     """base.json has no commands at all: a program would be a question without an answer."""
     assert "commands" not in BASE
     host = machine({"machine": {}})
     engine.check(KNOBS[name], host)
     assert host.unrecorded == [] and host.effects == []
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_what_was_not_recorded_is_could_not_tell_and_never_ok(name: str) -> None:
-    knob: Knob = KNOBS[name]
-    found = engine.check(knob, ReplayHost({"links": {"/proc/self/ns/pid": "pid:[4026531836]"}}))
-    assert {f.status for f in found} == {"error"}
 
 
 def test_the_journal_of_a_machine_with_256_cpus_has_one_entry_for_all() -> None:

@@ -21,8 +21,16 @@ def size(text: str) -> float:
     first = text.partition(":")[0]
     if first == "infinity":
         return float("inf")
-    found = re.fullmatch(r"(\d+)([KMGT]?)", first, re.ASCII)
+    found = re.fullmatch(r"([0-9]{1,20})([KMGT]?)", first)
     return int(found.group(1)) * _UNITS[found.group(2)] if found else -1
+
+
+def possible(want: str) -> bool:
+    """Whether systemd takes it: a size below 2^64 - 1, or two of them of which the second, the most that may be asked for, is
+    not the smaller one. Anything else it ignores with a warning."""
+    sizes = [size(part) for part in want.split(":")]
+    known = all(part == "infinity" or 0 <= each < (1 << 64) - 1 for part, each in zip(want.split(":"), sizes))
+    return known and len(sizes) <= 2 and sizes == sorted(sizes)
 
 
 MEMLOCK = systemd_knob(
@@ -34,7 +42,7 @@ MEMLOCK = systemd_knob(
     want="infinity",
     default="8M",
     check=lambda want: (
-        "" if size(want) >= 0 else "%s is neither infinity nor a size such as 8G" % (want or "an empty text")
+        "" if possible(want) else "%s is neither infinity nor a size such as 8G" % (want or "an empty text")
     ),
     meets=lambda have, want: size(have) >= size(want),
     recommend=OPT_IN,

@@ -10,6 +10,7 @@ from ..door.host import Host
 from ..gpu import nvidia_smi, own
 from ..gpu.nvidia_smi import Row
 from ..model import OPT_IN, Knob, Reading, Refused, Step
+from .shape_kept import whole_number
 
 
 def read(host: Host) -> Dict[str, Reading]:
@@ -41,9 +42,7 @@ NVIDIA_CLOCKS = Knob(
     want="",
     read=read,
     step=step,
-    check=lambda want: (
-        "" if want.isdigit() and 0 < int(want) < 10000 else "%s is no number of MHz" % (want or "an empty text")
-    ),
+    check=whole_number(1, 9999),
     skip=own.skip,
     recommend=OPT_IN,
     after_driver=True,

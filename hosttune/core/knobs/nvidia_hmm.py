@@ -15,8 +15,9 @@ NOW = "/sys/module/nvidia_uvm/parameters/uvm_disable_hmm"
 
 def skip(host: Host) -> str:
     """Not in a container, and not without a module that has the parameter."""
-    there = read_or_none(host, NOW) is not None
-    return shape_kept.of_the_host(host) or ("" if there else "nvidia-uvm is not loaded, or too old to have it")
+    reason = shape_kept.of_the_host(host)
+    there = reason or read_or_none(host, NOW) is not None
+    return reason if there else "nvidia-uvm is not loaded, or too old to have it"
 
 
 NVIDIA_HMM = module_knob(

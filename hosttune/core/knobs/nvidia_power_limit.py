@@ -9,6 +9,7 @@ from ..door.host import Host
 from ..gpu import nvidia_smi, own
 from ..gpu.nvidia_smi import Row
 from ..model import OPT_IN, Knob, Reading, Refused, Step
+from .shape_kept import whole_number
 
 
 def read(host: Host) -> Dict[str, Reading]:
@@ -48,11 +49,6 @@ def step(host: Host, subject: str, have: str, want: str) -> Step:
     return Step(ID, subject, "run", "%s power limit" % subject, have, want, argv, undo)
 
 
-def check(want: str) -> str:
-    """Whole watts."""
-    return "" if want.isdigit() and 0 < int(want) <= 2000 else "%s is no number of watts" % (want or "an empty text")
-
-
 ID = "HT343"
 NVIDIA_POWER_LIMIT = Knob(
     id=ID,
@@ -61,7 +57,7 @@ NVIDIA_POWER_LIMIT = Knob(
     want="",
     read=read,
     step=step,
-    check=check,
+    check=whole_number(1, 2000),
     skip=own.skip,
     recommend=OPT_IN,
     after_driver=True,

@@ -8,6 +8,7 @@ with whoever else sets the value, and the wants that leave a choice ("madvise|al
 from __future__ import annotations
 
 import errno
+import re
 from dataclasses import dataclass
 from typing import Callable, Dict, List, Mapping, Optional
 
@@ -66,10 +67,10 @@ def one_of(*values: str) -> Callable[[str], str]:
 
 
 def whole_number(low: int, high: int) -> Callable[[str], str]:
-    """The check of a want that is a whole number from `low` to `high`."""
+    """The check of a want that is a whole number from `low` to `high`. No sign, and no zero before it: to the kernel 010 is 8."""
 
     def check(want: str) -> str:
-        fits = want.isdecimal() and want.isascii() and low <= int(want) <= high
+        fits = re.fullmatch(r"0|[1-9][0-9]{0,18}", want) and low <= int(want) <= high
         return "" if fits else "%s is no whole number from %d to %d" % (want or "an empty text", low, high)
 
     return check

@@ -18,7 +18,7 @@ from .shape_report import report_knob
 
 STATS = "/proc/spl/kstat/zfs/arcstats"
 NOW, FOLDERS, OWN = "/sys/module/zfs/parameters/zfs_arc_max", dropins.folders("modprobe.d"), "/etc/modprobe.d/zfs.conf"
-_SIZE = re.compile(r"(\d+(?:\.\d)?)G", re.ASCII)
+_SIZE = re.compile(r"([0-9]{1,7}(?:\.[0-9])?)G")
 
 
 def gib(text: str) -> float:
