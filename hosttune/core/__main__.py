@@ -55,7 +55,7 @@ def next_boot(request: Request) -> Dict[str, Any]:
     from .nextboot.verdict import recorded
     from .profile import validate
 
-    return recorded(LiveHost(), validate(request.get("profile", {}), "profile", tuple(KNOBS)))
+    return recorded(LiveHost(), validate(request.get("profile", {}), "profile", KNOBS))
 
 
 def unit(request: Request) -> Dict[str, Any]:

@@ -76,7 +76,7 @@ def declared(host: Host, say: Say) -> Optional[Profile]:
         data = json.loads(text)
     except ValueError:
         raise Refused("this is not JSON", PATH, "ansible-playbook hosttune.hosttune.site writes it anew") from None
-    return validate(data, PATH, tuple(KNOBS), json_lines(text, PATH))
+    return validate(data, PATH, KNOBS, json_lines(text, PATH))
 
 
 def wrong(report: Report) -> List[Finding]:

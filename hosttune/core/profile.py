@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Dict, Mapping, Optional, Tuple
 
-from .model import Refused
+from .model import Knob, Refused
 from .places import line_of
 from .shipped_profiles import LEAVE, SHIPPED, resolve
 
@@ -221,8 +221,9 @@ SPEC = Record(
                     "subject": Text("only for this subject", ""),
                     "reason": Text("why it is accepted"),
                     "until": Text(
-                        "the day it runs out", "", pattern=r"(\d{4}-\d{2}-\d{2})?", says="a date such as 2027-03-01"
-                    ),
+                        "the day it runs out", "", pattern=r"(\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01]))?",
+                        says="a date such as 2027-03-01",
+                    ),  # fmt: skip
                 },
                 ("id", "reason"),
             ),
@@ -274,12 +275,12 @@ class Profile:
 
 
 def validate(
-    data: Any, where: str = "hosttune", knobs: Tuple[str, ...] = (), lines: Mapping[str, int] = {}
+    data: Any, where: str = "hosttune", knobs: Mapping[str, Knob] = {}, lines: Mapping[str, int] = {}
 ) -> Profile:
     """A Profile of plain data. `where` begins every place in an error (a file, or the variable's name).
 
-    knobs: the names that exist. lines: the line of each place (places.json_lines), where the data is a file's: an error then
-    names "site.yml:7", and the key. Refused for an unknown key, a wrong type or an impossible value.
+    knobs: those that exist; without them names and wants of knobs are not judged. lines: the line of each place
+    (places.json_lines), where the data is a file's: an error then names "site.yml:7", and the key. Refused for an unknown key, a wrong type or an impossible value.
     """
     try:
         return _validate(data, where, knobs, lines)
@@ -291,7 +292,7 @@ def validate(
         raise Refused("%s: %s" % (key, e.what), "%s:%d" % (where, line), e.way_out) from None
 
 
-def _validate(data: Any, where: str, known: Tuple[str, ...], lines: Mapping[str, int]) -> Profile:
+def _validate(data: Any, where: str, known: Mapping[str, Knob], lines: Mapping[str, int]) -> Profile:
     plain = _record(SPEC, data, where)
     wants, sources = _wants(plain.get("knobs", {}), where, known, lines)
     return Profile(
@@ -308,7 +309,7 @@ def _validate(data: Any, where: str, known: Tuple[str, ...], lines: Mapping[str,
 
 
 def _wants(
-    given: Mapping[str, str], where: str, known: Tuple[str, ...], lines: Mapping[str, int]
+    given: Mapping[str, str], where: str, known: Mapping[str, Knob], lines: Mapping[str, int]
 ) -> Tuple[Dict[str, str], Dict[str, str]]:
     """What each knob shall be, and where that stands: the profile's own keys over those of the shipped one it inherits."""
     named = given.get("profile")
@@ -319,6 +320,8 @@ def _wants(
         if known and name not in known and name != "profile":
             near = _near(name, known) or "hosttune list names all of them"
             raise Refused("no such knob: %s" % name, "%s.knobs.%s" % (where, name), near)
+        if not given[name]:
+            raise Refused("an empty text stands here", "%s.knobs.%s" % (where, name), "`%s` takes a setting out" % LEAVE)
     inherited = resolve(named) if named else {}
     wants = {name: want for name, (want, _) in inherited.items()}
     sources = {name: "%s (%s)" % (_place(where, "knobs.profile", lines), by) for name, (_, by) in inherited.items()}
@@ -328,6 +331,10 @@ def _wants(
     left = [name for name, want in wants.items() if want == LEAVE]
     for name in left:
         del wants[name], sources[name]
+    for name, knob in known.items():
+        problem = knob.check(wants[name]) if name in wants else ""
+        if problem:
+            raise Refused(problem, "%s.knobs.%s" % (where, name))
     return wants, sources
 
 

@@ -224,10 +224,19 @@ def test_a_recheck_writes_nothing_whatever_the_profile_lets_it() -> None:
     assert "would change 0000:11:00.0 MaxReadReq" in said and said[-1] == "recheck: 1 not as wanted"
 
 
-def test_a_mistake_in_the_profile_of_a_machine_is_told_by_its_line() -> None:
+@pytest.mark.parametrize(
+    ("key", "want", "words"),
+    [
+        ("numa-balancin", "0", "did you mean numa-balancing"),
+        ("numa-balancing", "7", "7 is none of 0, 1, 2, 3"),
+        ("swappiness", "", "`leave` takes a setting out"),
+    ],
+)
+def test_a_mistake_in_the_profile_of_a_machine_is_told_by_its_line(key: str, want: str, words: str) -> None:
+    machine = host('{"mode": "apply",\n "knobs": {\n  "%s": "%s"}}' % (key, want))
     with pytest.raises(Refused) as e:
-        run(host('{"mode": "plan",\n "knobs": {\n  "numa-balancin": "0"}}'))
-    assert e.value.where == PATH + ":3" and "did you mean numa-balancing" in e.value.way_out
+        run(machine)
+    assert e.value.where == PATH + ":3" and words in str(e.value) and machine.effects == []
 
 
 def test_every_node_is_made_by_a_call_of_its_own() -> None:

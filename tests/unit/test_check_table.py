@@ -42,7 +42,7 @@ def settings_of(profile: Profile, *names: str) -> dict[str, Setting]:
 
 
 def table(findings: list[Finding], width: int = 120, **more: Any) -> list[str]:
-    profile = validate({"knobs": {"profile": "pcie-inference"}}, "site.yml", tuple(KNOBS), {"knobs.profile": 6})
+    profile = validate({"knobs": {"profile": "pcie-inference"}}, "site.yml", KNOBS, {"knobs.profile": 6})
     report = Report("check", "pve1", findings=tuple(findings))
     return check_table.render(report, settings_of(profile, MRRS, NUMA), width, **more).splitlines()
 

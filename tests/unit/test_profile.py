@@ -82,7 +82,7 @@ def test_nothing_wanted_is_a_plan() -> None:
 )
 def test_a_mistake_is_named_with_its_place_and_the_way_out(data: Any, place: str, words: str) -> None:
     with pytest.raises(Refused) as e:
-        validate(data, knobs=tuple(KNOBS))
+        validate(data, knobs=KNOBS)
     assert e.value.where == place
     assert words in e.value.what + " " + e.value.way_out
     if data != {"knobs": {"numa-balancin": "0"}} and data != {"knobs": {"profile": "fast"}}:
@@ -128,6 +128,9 @@ MISTAKES = [
     ("knobs: {profile: fast}\n", 1, "no such profile: fast"),
     ("mode: apply\nknobs:\n  numa-balancing: '7'\n", 3, "7 is none of 0, 1, 2, 3"),
     ("knobs:\n  numa-balancing: 0\n", 2, 'write it in quotes: "0"'),
+    ("knobs:\n  profile: report-only\n  numa-balancing: ''\n", 3, "`leave` takes a setting out"),
+    ("knobs: {nvidia-power-limit: '\u00b2'}\n", 1, "is no whole number from 1 to 2000"),
+    ("ignore:\n- id: HT209\n  reason: x\n  until: '2027-13-01'\n", 4, "a date such as 2027-03-01"),
     ("containers:\n  200:\n    gpus: all\n    caps: 'yes'\n", 4, "containers.200.caps"),
     ("containers:\n  200:\n    gpuz: all\n", 3, "did you mean gpu"),
     ("ignore:\n- {id: HT209, reason: x}\n- id: '209'\n  reason: x\n", 3, "ignore[1].id"),
@@ -144,7 +147,7 @@ def test_a_mistake_in_a_file_is_told_by_its_line(kind: str, text: str, line: int
     if kind == "json":
         data = json.loads(json.dumps(yaml.safe_load(text)))
         path.write_text(json.dumps(data, indent=1))
-        named = ("numa-balancin", "profile", "numa-balancing", "caps", "gpuz", "209", "a.b", "port")
+        named = "numa-balancin profile numa-balancing nvidia-power-limit caps gpuz 209 until a.b port".split()
         rows = path.read_text().splitlines()
         found = [n for n, row in enumerate(rows, 1) if any('"%s"' % key in row for key in named)]
         line = found[-1]

@@ -147,7 +147,7 @@ def main() -> None:
 def tune(door: host.Host, params: Dict[str, Any], check_mode: bool) -> Dict[str, Any]:
     """The task's return values. Raises Refused for a profile that is wrong."""
     own = {key: params[key] for key in ("knobs", "mode", "ignore")}
-    wanted = profile.validate(task.profile_data(params["profile"], **own), "hosttune", tuple(knobs.KNOBS))
+    wanted = profile.validate(task.profile_data(params["profile"], **own), "hosttune", knobs.KNOBS)
     by_name, by_id = boot.with_profile(wanted)
     wants = engine.wants_of((), wanted.knobs or {}, by_name)
     dry = check_mode or wanted.mode == "plan"
