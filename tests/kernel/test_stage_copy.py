@@ -76,8 +76,9 @@ def test_full_mount_is_an_error_before_a_byte_is_read_and_never_a_signal(
     assert not os.path.exists(e.value.filename), "what could not be reserved takes no room"
 
 
+@pytest.mark.parametrize("hashed", [True, False], ids=["hashed", "not hashed"])
 @pytest.mark.parametrize("threads", [1, 4])
-def test_source_that_is_cut_short_underneath_is_refused_and_never_a_signal(memory: Path, threads: int) -> None:
+def test_source_that_is_cut_short_underneath_is_refused_and_never_a_signal(memory: Path, threads: int, hashed: bool) -> None:
     one = job(memory, "a", 38 * MIB)
 
     def cut(count: int) -> None:
@@ -85,7 +86,7 @@ def test_source_that_is_cut_short_underneath_is_refused_and_never_a_signal(memor
             os.truncate(one.source, MIB)
 
     with pytest.raises(Refused, match="the file ends at|the file changed while it was copied"):
-        copy.copy([one], threads, lambda copied: pytest.fail("it is not whole"), cut, pace=Pace(limit=40e6))
+        copy.copy([one], threads, lambda copied: pytest.fail("it is not whole"), cut, hashed, Pace(limit=40e6))
     held = [os.readlink("/proc/self/fd/" + fd) for fd in os.listdir("/proc/self/fd") if os.path.islink("/proc/self/fd/" + fd)]
     assert not [path for path in held if path.startswith(str(memory))]
     assert str(memory) not in Path("/proc/self/maps").read_text()

@@ -148,6 +148,25 @@ def test_source_that_changes_while_it_is_read_is_refused(
         run([one], threads)
 
 
+@pytest.mark.parametrize("change", [_touch, lambda path: os.truncate(path, 5 * MIB), _grow], ids=["time", "shorter", "longer"])
+def test_source_that_changes_while_the_kernel_copies_it_is_refused(
+    change: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, give, given = job(tmp_path, "a", 9 * MIB), Source.give, []
+    assert callable(change)
+
+    def changing(source: Source, target: int, start: int, end: int) -> int:
+        if start == 4 * MIB:
+            change(one.source)
+        given.append(give(source, target, start, end))
+        return given[-1]
+
+    monkeypatch.setattr(Source, "give", changing)
+    with pytest.raises(Refused, match="the file ends at 5242880|the file changed while") as e:
+        run([one], 1, hashed=False)
+    assert e.value.where == one.source and given[:2] == [2 * MIB, 4 * MIB]
+
+
 def test_folder_that_becomes_a_link_to_elsewhere_is_not_followed(tmp_path: Path, threads: int) -> None:
     (tmp_path / "root/sub").mkdir(parents=True)
     (tmp_path / "outside").mkdir()
@@ -168,7 +187,8 @@ def test_files_that_are_whole_are_told_even_if_another_fails(tmp_path: Path) -> 
     assert told == [jobs[0].target]
 
 
-def test_no_descriptor_and_no_mapping_outlives_a_copy_that_failed(tmp_path: Path, threads: int) -> None:
+@pytest.mark.parametrize("hashed", [True, False])
+def test_no_descriptor_and_no_mapping_outlives_a_copy_that_failed(tmp_path: Path, threads: int, hashed: bool) -> None:
     def held() -> list[str]:
         paths = ["/proc/self/fd/" + fd for fd in os.listdir("/proc/self/fd")]
         links = [os.readlink(path) for path in paths if os.path.islink(path)]
@@ -177,8 +197,9 @@ def test_no_descriptor_and_no_mapping_outlives_a_copy_that_failed(tmp_path: Path
 
     one = job(tmp_path, "a", 20 * MIB, sha256=True)
     wrong = Job(one.source, one.target, one.root, one.size, one.mtime, "0" * 64)
+    gone = Job(str(tmp_path / "gone"), str(tmp_path / "b"), one.root, 5 * MIB, one.mtime)
     with pytest.raises(Refused):
-        run([wrong], threads)
+        run([wrong] if hashed else [one, gone], threads, hashed)
     assert held() == []
 
 

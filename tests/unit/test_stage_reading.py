@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from hosttune.core.stage import copy
 from hosttune.core.stage.copy import Job
-from hosttune.core.stage.reading import PIECE, Cold, Source
+from hosttune.core.stage.reading import DISK, MEMORY, PIECE, UNKNOWN, Cold, Source
 
 MIB = 1 << 20
 SIZE = 9 * MIB + 4096 + 5
@@ -43,8 +44,8 @@ def opened(job: Job) -> Iterator[Source]:
 def is_cold(job: Job) -> list[bool]:
     """In both chunks, where no head or tail was read. To ask makes the disk read ahead: ask once, and the later chunk first."""
     with opened(job) as source:
-        later = source.cold(5 * MIB)
-        return [source.cold(MIB), later]
+        later = source.lies(5 * MIB)
+        return [source.lies(MIB) == DISK, later == DISK]
 
 
 def cool(job: Job) -> None:
@@ -71,11 +72,38 @@ def test_warm_source_is_read_from_the_page_cache(job: Job, monkeypatch: pytest.M
     assert is_cold(job) == [False, False]
 
 
+@pytest.mark.parametrize("hashed", [True, False])
 @pytest.mark.parametrize("short", [True, False])
-def test_page_cache_is_dropped_behind_the_copy_if_memory_is_short(job: Job, short: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_cache_is_dropped_behind_the_copy_if_memory_is_short(
+    job: Job, short: bool, hashed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(copy, "_available", lambda: SIZE - short)
-    copy.copy([job], 2, lambda copied: None, lambda count: None)
+    copy.copy([job], 2, lambda copied: None, lambda count: None, hashed)
     assert is_cold(job) == [short, short]
+
+
+def test_warm_source_that_is_not_hashed_is_never_read_into_this_process(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Source, "read", lambda *_: pytest.fail("two copies in place of one"))
+    copy.copy([job], 1, lambda copied: None, lambda count: None, hashed=False)
+    assert Path(job.target).read_bytes() == Path(job.source).read_bytes()
+
+
+def test_cold_source_that_is_not_hashed_is_copied_whole(job: Job) -> None:
+    cool(job)
+    copy.copy([job], 1, lambda copied: None, lambda count: None, hashed=False)
+    assert Path(job.target).read_bytes() == Path(job.source).read_bytes()
+
+
+@pytest.mark.parametrize("left", [5 * MIB, 5 * MIB + 7, 0])
+def test_kernel_stops_where_a_source_was_cut_short_and_nobody_is_killed(job: Job, left: int) -> None:
+    target = os.open(job.target, os.O_RDWR | os.O_CREAT)
+    try:
+        with opened(job) as source:
+            assert source.give(target, 0, 2 * MIB) == 2 * MIB
+            os.truncate(job.source, left)
+            assert source.give(target, 2 * MIB, SIZE) <= max(2 * MIB, left + 4096)
+    finally:
+        os.close(target)
 
 
 def test_what_o_direct_refuses_is_read_through_the_page_cache(job: Job) -> None:
@@ -89,10 +117,14 @@ def test_what_o_direct_refuses_is_read_through_the_page_cache(job: Job) -> None:
             assert bytes(unaligned) == Path(job.source).read_bytes()[:PIECE]
 
 
-def test_file_system_without_a_disk_is_never_cold() -> None:
+def test_file_system_without_a_disk_is_never_cold_and_only_memory_is_called_memory(tmp_path: Path) -> None:
     status = os.stat("/proc/version")
     with opened(Job("/proc/version", "", "/proc", status.st_size, status.st_mtime)) as source:
-        assert not source.cold(0)
+        assert source.lies(0) == UNKNOWN
+    with tempfile.NamedTemporaryFile(dir="/dev/shm") as f:
+        status = os.stat(f.name)
+        with opened(Job(f.name, "", "/dev/shm", 0, status.st_mtime)) as source:
+            assert source.lies(0) == MEMORY
 
 
 @pytest.mark.parametrize(("direct", "cached"), [(2.0, 1.0), (1.0, 2.0)])

@@ -7,9 +7,10 @@ straight into a mapping (several writers of one file wait for its inode lock, a 
 thread does what: a file a thread while there are as many files as threads, then the parts of what is left.
 
 Each piece is hashed while it is in the cache of the core that read it. Processes in place of threads were measured and gain
-nothing: preadv, pwrite, posix_fallocate and hashlib release the interpreter's lock. To hash straight from a mapping of the
-source would be a tenth faster, and a SIGBUS when the source is cut short. Every page is reserved before the first byte is
-copied: a full tmpfs is ENOSPC then, and never a SIGBUS either.
+nothing: preadv, pwrite, posix_fallocate and hashlib release the interpreter's lock (pieces of 256 KiB are a fifth slower for it).
+To hash straight from a mapping of the source would be a tenth faster, and a SIGBUS when the source is cut short; what is not
+hashed the kernel takes from there (reading.py). Every page is reserved before the first byte is copied: a full tmpfs is ENOSPC
+then, and never a SIGBUS either.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from .chunks import chunk_digests, compare, copy_chunks, write
 from .folders import keep_only, make_folders, move, remove
 from .nodes import bind
 from .pace import FREE, Pace
-from .reading import CHUNK, PIECE, Cold, Job, Source
+from .reading import CACHE, CHUNK, DISK, MEMORY, PIECE, Cold, Job, Source
 from .schedule import Part
 from .together import Run, each, share_out, threads_here
 
@@ -135,19 +136,24 @@ class _File:
         start, end = part.number * CHUNK, min((part.number + 1) * CHUNK, self.job.size)
         digest = self.total or hashlib.sha256()
         # In the middle: who looked at a file's head made that warm, and the kernel reads ahead beyond a chunk's end.
-        cold = part.copy and start < end and source.cold((start + end) // 2) and source.go_direct()
+        lies = source.lies((start + end) // 2) if part.copy and start < end else ""
+        cold = lies == DISK and source.go_direct()
         direct, began = cold and self.cold.direct(), time.monotonic()
+        # What somebody has mapped the page cache does not drop.
+        given = not part.hash and not part.mapped and (lies == MEMORY or lies == CACHE and not self.forget)
         with memoryview(self.mapping if part.mapped and self.mapping is not None else memory) as room:
             for at in range(start, end, PIECE):
-                count = min(PIECE, end - at)
-                with room[at : at + count] if part.mapped else room[:count] as view:
-                    if part.copy:
-                        source.read(view, at, direct)
-                    if part.hash:
-                        digest.update(view)
-                    if not part.mapped:
-                        write(self.target, view, at)
-                run.add(count if part.copy else 0)
+                stop = min(at + PIECE, end)
+                got = source.give(self.target, at, stop) if given else at
+                if got < stop:
+                    with room[at:stop] if part.mapped else room[: stop - got] as view:
+                        if part.copy:
+                            source.read(view, got, direct)
+                        if part.hash:
+                            digest.update(view)
+                        if not part.mapped:
+                            write(self.target, view, got)
+                run.add(stop - at if part.copy else 0)
         if part.hash and not self.total and start < end:
             self.chunks[part.number] = digest.hexdigest()
         if cold:
