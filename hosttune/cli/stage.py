@@ -59,7 +59,9 @@ class Line:
     def staged(self, now: Progress) -> None:
         """Told by the copy."""
         size, total = space.size_text(now.bytes), space.size_text(now.total)
-        if now.event == "start":
+        if now.event == "wait":
+            self._event("%s: another run of hosttune is staging; waiting for it to end" % now.name)
+        elif now.event == "start":
             self.started = time.monotonic()
             self._event("%s: %s in %d files to copy" % (now.name, total, now.of - now.files))
         elif now.event == "file":

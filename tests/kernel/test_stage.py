@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -14,10 +15,11 @@ import pytest
 
 from hosttune.core import engine
 from hosttune.core.door.live import LiveHost
+from hosttune.core.knobs import boot_units
 from hosttune.core.lxc import models as in_container
 from hosttune.core.model import Refused
 from hosttune.core.profile import Profile, validate
-from hosttune.core.stage import declared, drop, manifest, pages, progress, space, tmpfs, verify
+from hosttune.core.stage import add, declared, drop, manifest, pages, progress, space, tmpfs, verify
 from tests.kernel.conftest import MakeContainer
 from tests.kernel.container import REPOSITORY
 from tests.kernel.staged import FILES, MOUNT, bring, command, ids, is_whole, kill, scratched, seen
@@ -246,6 +248,35 @@ def test_two_at_once_the_second_waits_and_finds_it_done(model: Path) -> None:
     assert [run.returncode for run in runs] == [0, 0], told
     assert sum(json.loads(out)["changed"] for out, _ in told) == 1
     is_whole("tiny", FILES)
+
+
+def test_who_waits_for_another_run_says_so_and_waits_as_long_as_that_may_take(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+    other = LiveHost().lock(manifest.LOCK)
+    other.__enter__()
+
+    def told(now: progress.Progress) -> None:
+        events.append(now.event)
+        if now.event == "wait" and add.TURN_SECONDS:
+            other.__exit__(None, None, None)
+
+    with monkeypatch.context() as patch, pytest.raises(Refused, match="another process holds the lock"):
+        patch.setattr(add, "TURN_SECONDS", 0)
+        bring("tiny", model, told=told)
+    assert ids(bring("tiny", model, told=told), "fail", "error") == set()
+    assert events[:3] == ["wait", "wait", "start"]
+    assert "TimeoutStartSec=%d\n" % add.TURN_SECONDS in boot_units.unit(boot_units.STAGE_UNIT, "hosttune")
+
+
+def test_what_is_to_be_pasted_names_the_source_of_a_model_that_nobody_declares() -> None:
+    model = plain(scratch("a model"), FILES)
+    profile = validate({"models": {"tiny": {"source": str(model)}}})
+    for name, words in (("tiny", "hosttune stage add tiny"), ("other", f"hosttune stage add other --source '{model}'")):
+        planned = declared.bring(LiveHost(), profile, name, str(model), dry_run=True)
+        assert [f.hint.command for f in planned.findings] == [words]
+        assert shlex.join(planned.actions[-1].argv) == words
 
 
 def test_what_is_mapped_is_neither_dropped_nor_replaced(model: Path) -> None:

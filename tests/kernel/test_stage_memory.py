@@ -98,8 +98,8 @@ def test_status_tells_pages_and_nodes_as_the_kernel_shows_them() -> None:
     (found,) = [f for f in declared.overview(LiveHost(), Profile(), look=pages.look).findings if f.id == "HT510"]
     assert found.status == "warn" and "0% in huge pages" in found.have
     small = pages.look("tiny")
-    assert [f.status for huge in (True, False) for f in pages.judge(nodes.Copy("tiny"), small, huge)] == ["warn", "ok"]
-    (wrong,) = pages.judge(nodes.Copy("tiny", "7"), seen)
+    assert [f.status for huge in (True, False) for f in pages.judge(nodes.Copy("tiny"), small, "add", huge)] == ["warn", "ok"]
+    (wrong,) = pages.judge(nodes.Copy("tiny", "7"), seen, "add")
     assert wrong.status == "fail" and "other nodes than node 7" in wrong.summary
 
 

@@ -8,9 +8,10 @@ nothing is written.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import asdict, replace
-from typing import Dict, List, Sequence, Tuple
+from typing import Dict, Iterator, List, Sequence, Tuple
 
 from .. import __version__
 from ..door.host import Host, digest, read_or_none
@@ -26,6 +27,9 @@ from .progress import Meter, Progress, Told
 from .source import NotWhole, hub_of
 
 __all__ = ["Progress", "Told", "Wanted", "add", "refused"]
+
+TURN_SECONDS = 3600
+"""How long a run waits for another one to end: as long as the boot unit may take."""
 
 
 def add(host: Host, wanted: Wanted, dry_run: bool = False, told: Told = lambda progress: None, threads: int = 0) -> Report:
@@ -74,8 +78,8 @@ def _add(host: Host, wanted: Wanted, one: Copy, seen: Plan, dry_run: bool, told:
         return Report("stage add", host.uname()[0], facts, tuple(_judged(host, seen)), (), tuple(would),
                       mode="plan" if dry_run else "apply")  # fmt: skip
     if host.who().uid != 0:
-        raise Refused("root is needed to stage a model", manifest.MOUNT, "sudo hosttune stage add %s" % wanted.name)
-    with host.lock(manifest.LOCK):
+        raise Refused("root is needed to stage a model", manifest.MOUNT, "sudo %s" % seen.command)
+    with _turn(host, seen, told):
         seen = planned.plan(host, wanted, one)  # another run may have been here while this one waited
         if seen.too_much and wanted.evict and seen.evictable:
             todo = planned.actions(seen)
@@ -89,6 +93,18 @@ def _add(host: Host, wanted: Wanted, one: Copy, seen: Plan, dry_run: bool, told:
     if not any(f.status == FAIL for f in found):
         found += findings.well(seen)
     return Report("stage add", host.uname()[0], facts, tuple(found), (), tuple(todo), tuple(host.effects), changed, "apply")
+
+
+@contextlib.contextmanager
+def _turn(host: Host, seen: Plan, told: Told) -> Iterator[None]:
+    """One run at a time. The other one may copy for minutes, at boot for one, and what it brings need not be copied again."""
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(host.lock(manifest.LOCK, 0))
+        except Refused:
+            Meter(host, seen, told).tell("wait")
+            held.enter_context(host.lock(manifest.LOCK, TURN_SECONDS))
+        yield
 
 
 def _judged(host: Host, seen: Plan) -> List[Finding]:

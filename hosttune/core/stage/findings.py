@@ -35,8 +35,7 @@ def doubts(seen: Plan) -> List[Finding]:
 
 def missing(host: Host, seen: Plan) -> List[Finding]:
     """HT501, HT502 or HT509, with what is there."""
-    command = "hosttune stage add %s" % manifest.model_of(seen.name)
-    hint = Hint(command, "host", "%s of memory" % space.size_text(seen.need), "apply")
+    hint = Hint(seen.command, "host", "%s of memory" % space.size_text(seen.need), "apply")
     have = "%d of %d files" % (len(seen.kept), len(seen.source.files))
     want = "%d files, %s" % (len(seen.source.files), space.size_text(seen.source.size))
     record = manifest.record(host, seen.name)
@@ -70,14 +69,14 @@ def does_not_fit(seen: Plan) -> Finding:
         hint = Hint("hosttune stage status", "host", "shows what is in memory: hosttune stage drop MODEL makes room", "none")
         return finding("HT503", FAIL, name, "%s does not fit: %s" % (name, seen.too_much), hint=hint)
     lost = "; ".join("%s, %s" % (one.name, space.size_text(one.size)) for one in seen.evictable)
-    hint = Hint("hosttune stage add %s --evict" % manifest.model_of(name), "host", "takes out of memory: %s" % lost, "apply")
+    hint = Hint(seen.command + " --evict", "host", "takes out of memory: %s" % lost, "apply")
     return finding("HT503", FAIL, name, "%s does not fit: %s" % (name, seen.too_much), hint=hint)
 
 
 def failed(seen: Plan, e: Exception, files: int) -> Finding:
     """A copy that did not end. files: how many are whole, and kept for the next run."""
     kept = "%d of %d files are whole and kept" % (files, len(seen.source.files))
-    again = "hosttune stage add %s" % manifest.model_of(seen.name)
+    again = seen.command
     if isinstance(e, OSError) and e.errno in (errno.ENOSPC, errno.ENOMEM):
         full = replace(seen, too_much="the tmpfs was full before the copy began (%s); %s" % (e.strerror, kept))
         return replace(does_not_fit(full), evidence=(str(e.filename or manifest.MOUNT),))

@@ -97,12 +97,12 @@ def _read(file: os.stat_result, counts: Dict[str, int]) -> int:
     return huge
 
 
-def judge(copy: Copy, seen: Optional[Pages], huge: bool = True) -> List[Finding]:
+def judge(copy: Copy, seen: Optional[Pages], command: str, huge: bool = True) -> List[Finding]:
     """HT510: a model in huge pages, where it shall lie; a copy that is bound to a node and lies elsewhere is a failure.
-    huge: whether this kernel has huge pages for it."""
+    command: what stages it. huge: whether this kernel has huge pages for it."""
     if seen is None:
         return []
-    again = Hint("hosttune stage drop %s && hosttune stage add %s" % ((manifest.model_of(copy.name),) * 2), "host",
+    again = Hint("hosttune stage drop %s && %s" % (manifest.model_of(copy.name), command), "host",
                  "copies it again; in a fresh mount, or with memory less fragmented", "apply")  # fmt: skip
     elsewhere = 1 - seen.nodes.get(copy.node, 0.0) if copy.node and seen.nodes else 0.0
     if elsewhere > 0.01:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, field, replace
 from typing import Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
 
@@ -46,7 +47,8 @@ class Wanted:
 class Plan:
     """What is there and what is to be done. kept: files of an earlier copy that are whole. todo: what is missing.
     freed: bytes of an older copy that go first. size: of the mount. too_much: why it does not fit, "" if it does.
-    evictable: what would make room, in the order in which it would go. node: the copy is bound to."""
+    evictable: what would make room, in the order in which it would go. node: the copy is bound to.
+    declared: the model is, so that its name alone says where it comes from."""
 
     name: str
     source: Source
@@ -60,6 +62,18 @@ class Plan:
     node: str = ""
     doubts: Tuple[Doubt, ...] = ()
     evictable: Tuple[Evictable, ...] = field(default=())
+    declared: bool = False
+
+    @property
+    def argv(self) -> Tuple[str, ...]:
+        """The command that stages it."""
+        words = ("hosttune", "stage", "add", manifest.model_of(self.name))
+        return words if self.declared else (*words, "--source", self.source.spec)
+
+    @property
+    def command(self) -> str:
+        """The same, as a person pastes it."""
+        return shlex.join(self.argv)
 
     @property
     def need(self) -> int:
@@ -95,7 +109,8 @@ def plan(host: Host, wanted: Wanted, copy: Optional[Copy] = None) -> Plan:
     need = sum(file.size for file in todo)
     total = need + given.size * _copies_to_come(host, wanted, copy)
     size = _size(here, there - freed, total, given.size + wanted.others, there + now.room)
-    seen = Plan(copy.name, given, here, staged, kept, todo, freed, size, space.fit(total, freed, there, now), copy.node, doubts)
+    seen = Plan(copy.name, given, here, staged, kept, todo, freed, size, space.fit(total, freed, there, now), copy.node, doubts,
+                declared=wanted.name in wanted.declared)  # fmt: skip
     if not seen.too_much and copy.node and need - freed > nodes.room(host, copy.node):
         seen = replace(seen, too_much="%s are wanted and NUMA node %s has room for %s" % (
             space.size_text(need), copy.node, space.size_text(nodes.room(host, copy.node) + freed)))
@@ -201,7 +216,7 @@ def actions(seen: Plan) -> List[Action]:
         count = "%d of %d files, %s" % (len(seen.todo), len(seen.source.files), space.size_text(seen.need))
         bound = " on NUMA node %s" % seen.node if seen.node else ""
         at = "%s:%s" % (seen.source.machine, seen.source.folder) if seen.source.machine else seen.source.folder
-        out.append(Action("copy", seen.name, ("hosttune", "stage", "add", model),
+        out.append(Action("copy", seen.name, seen.argv,
                           "%s from %s %s not in memory%s" % (count, at, "is" if len(seen.todo) == 1 else "are", bound),
                           costs="%s of memory" % space.size_text(seen.need)))
     return out

@@ -16,8 +16,8 @@ RATE_OVER = 10.0
 
 @dataclass(frozen=True)
 class Progress:
-    """event: start, bytes, file or end. rate: bytes a second. left: seconds, None if unknown. file: the last one that is
-    whole, relative to the model."""
+    """event: wait (for another run to end), start, bytes, file or end. rate: bytes a second. left: seconds, None if unknown.
+    file: the last one that is whole, relative to the model."""
 
     event: str
     name: str

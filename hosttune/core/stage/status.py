@@ -33,7 +33,7 @@ def status(host: Host, declared: Sequence[Wanted], look: Look = pages.unseen) ->
                 if seen.too_much:
                     found.append(findings.does_not_fit(seen))
                 elif seen.done:
-                    found += findings.well(seen) + pages.judge(copy, look(copy.name), bool(here.huge))
+                    found += findings.well(seen) + pages.judge(copy, look(copy.name), seen.command, bool(here.huge))
                 else:
                     found += findings.missing(host, seen)
                     actions += plan.actions(seen)
@@ -105,4 +105,4 @@ def _staged(host: Host, name: str, look: Look, huge: bool) -> List[Finding]:
     if wrong:
         return [findings.damaged(have, wrong)]
     well = finding("HT501", OK, name, "%s in memory, from %s" % (words, have.source), have=words)
-    return [well, *pages.judge(nodes.Copy(name, have.node), look(name), huge)]
+    return [well, *pages.judge(nodes.Copy(name, have.node), look(name), findings.add_command(have), huge)]
