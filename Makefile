@@ -2,6 +2,8 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 BIN := .venv/bin
+# Two processes: the lab's guest in one, what uses this machine's own containers in the other (tests/conftest.py).
+SIDE_BY_SIDE := -n 2 --dist loadgroup
 # Root has what the kernel tests need: there a missing piece is a failure, for anyone else a skip with its reason.
 KERNEL := $(if $(filter 0,$(shell id -u)),required,optional)
 
@@ -15,7 +17,7 @@ rootfs: setup ## build and cache the container roots that tests and demo boot (a
 	@scripts/rootfs
 
 test: $(if $(filter required,$(KERNEL)),rootfs,setup) ## all tests; as root they boot real containers, else those are skipped with a reason
-	@HOSTTUNE_KERNEL=$(KERNEL) $(BIN)/pytest $(TESTS)
+	@HOSTTUNE_KERNEL=$(KERNEL) $(BIN)/pytest $(SIDE_BY_SIDE) $(TESTS)
 
 demo: setup ## from the reboot that broke CUDA to a valid benchmark figure, in a virtual host (as root; minutes)
 	@$(BIN)/python scripts/demo
@@ -27,7 +29,7 @@ check: ## style, types, unit and case tests, ansible-lint: no root, under two mi
 	@scripts/setup --venv-only
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pytest -q tests/unit tests/cases
+	$(BIN)/pytest -q $(SIDE_BY_SIDE) tests/unit tests/cases
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/ansible-lint --profile production --offline -q
 
 lab-up: setup ## start the lab: a virtual Proxmox host with eight GPUs (as root; some minutes the first time, then seconds)

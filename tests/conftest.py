@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hypothesis makes the same examples each time, so that a change is judged by what it changed. HOSTTUNE_EXAMPLES=3000 looks for
-new ones, as many for each property."""
+"""What holds for all tests: which may run side by side, and that hypothesis makes the same examples each time, so that a change
+is judged by what it changed. HOSTTUNE_EXAMPLES=3000 looks for new ones, as many for each property."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 MORE = int(os.environ.get("HOSTTUNE_EXAMPLES", "0"))
@@ -13,3 +15,14 @@ MORE = int(os.environ.get("HOSTTUNE_EXAMPLES", "0"))
 settings.register_profile("same", derandomize=True, deadline=None)
 settings.register_profile("search", max_examples=MORE or 100, deadline=None)
 settings.load_profile("search" if MORE else "same")
+
+ONE_AFTER_THE_OTHER = {"lab": "lab"} | dict.fromkeys(("ansible", "bench", "gpu", "kernel", "packaging"), "machine")
+"""Folders of tests, by what they share: the lab's guest, or this machine's containers, mounts and ports."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """For pytest-xdist: what shares something stays in one process; any other file goes to whichever is free."""
+    here = Path(__file__).parent
+    for item in items:
+        folder, *_ = item.path.relative_to(here).parts
+        item.add_marker(pytest.mark.xdist_group(ONE_AFTER_THE_OTHER.get(folder, item.path.stem)))

@@ -9,7 +9,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -40,9 +41,12 @@ if reason:
 
 
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOSTTUNE_CACHE", str(tmp_path))
-    monkeypatch.delenv("HOSTTUNE_LAB_ACCEL", raising=False)
+def own_cache(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Not pytest's folder: its path, with the name of a test and of a process, can be too long for a guest's sockets."""
+    with tempfile.TemporaryDirectory() as folder:
+        monkeypatch.setenv("HOSTTUNE_CACHE", folder)
+        monkeypatch.delenv("HOSTTUNE_LAB_ACCEL", raising=False)
+        yield
 
 
 @pytest.mark.parametrize(
