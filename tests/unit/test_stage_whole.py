@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -111,10 +112,17 @@ def sparse(folder: Path) -> None:
     assert path.stat().st_size == len(data)
 
 
-def zeroed(folder: Path) -> None:
+def zeroed(folder: Path, share: float = 1.0) -> None:
+    """The end of it, all but its head at most."""
     path = folder / SECOND
     data = path.read_bytes()
-    path.write_bytes(data[:4096] + bytes(len(data) - 4096))
+    kept = max(4096, int(len(data) * (1 - share)))
+    path.write_bytes(data[:kept] + bytes(len(data) - kept))
+
+
+def gguf_part(of: int) -> bytes:
+    """A part of a split GGUF file, by its header."""
+    return b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, len("split.count")) + b"split.count" + struct.pack("<IH", 2, of)
 
 
 def packed(folder: Path) -> None:
@@ -144,6 +152,7 @@ REFUSED: dict[str, tuple[str, Change, str]] = {
     "a dangling link": ("DANGLING", lambda f: (f / "x.json").symlink_to("nowhere"), "a link to nothing"),
     "a link out of it": ("DANGLING", lambda f: (f / "x.json").symlink_to("/etc/hostname"), "leaves the source"),
     "an unfinished download": ("PARTIAL", put("x.aria2", b"x"), "has not ended"),
+    "an unfinished download into it": ("PARTIAL", put(".cache/huggingface/download/x.incomplete", b"x"), "has not ended here"),
     "a pointer for weights": ("LFS_POINTER", put(FIRST, b"version https://git-lfs.github.com/spec/v1\n"), "LFS pointer"),
     "a pointer for a tokenizer": ("LFS_POINTER", put("tokenizer.model", b"version https://git-lfs.github.com/spec/v1\n"), "LFS"),
     "config that is cut": ("JSON", put("config.json", b'{"architectures": ['), "this is not JSON"),
@@ -154,6 +163,11 @@ REFUSED: dict[str, tuple[str, Change, str]] = {
     "a shard is missing": ("INDEX", less(SECOND), "1 of 2 shards are missing, first " + SECOND),
     "a tensor is in no shard": ("INDEX", index(lambda i: i["weight_map"].update(more=FIRST)), "first more"),
     "numbered without index": ("INDEX", bare(**{"model-00001-of-00003__safetensors": tensors({"a": ("uint8", (9,))})}), "2 of 3"),
+    "an index that is empty": ("INDEX", index(lambda i: i.clear()), "it names no tensor"),
+    "an index that leaves a shard out": ("INDEX", index(lambda i: i.update(
+        weight_map={t: s for t, s in i["weight_map"].items() if s == FIRST})), "it names no tensor of " + SECOND),
+    "a part of GGUF under another name": ("INDEX", bare(m__gguf=gguf_part(3)), "one of 3 parts, and its name does not say so"),
+    "parts of GGUF by two counts": ("INDEX", bare(**{"m-00001-of-00001__gguf": gguf_part(2)}), "one of 2 parts"),
     "a split of GGUF is missing": ("INDEX", bare(**{"m-00002-of-00002__gguf": GGUF}), "first m-00001-of-00002.gguf"),
     "a shard is cut": ("HEADER", lambda f: os.truncate(f / FIRST, 1000), "and its header wants"),
     "a shard is longer": ("HEADER", lambda f: os.truncate(f / FIRST, 9999), "and its header wants"),
@@ -164,6 +178,10 @@ REFUSED: dict[str, tuple[str, Change, str]] = {
     "a shape that is not its bytes": ("HEADER", header(SECOND, lambda r: r["big"].update(shape=[7])), "its shape wants 7"),
     "a tensor in two shards": ("HEADER", both(lambda f: shutil.copy(f / SECOND, f / FIRST), index(
         lambda i: i.update(weight_map={"big": SECOND, "model.layers.2.mlp.weight": FIRST}))), "shards of two versions"),
+    "a tensor in two shards without index": ("HEADER", both(less("model.safetensors.index.json"), lambda f: shutil.copy(
+        f / SECOND, f / FIRST)), "shards of two versions"),
+    "a shape below nothing": ("HEADER", header(SECOND, lambda r: r["big"].update(shape=[-1, -(1 << 19)])), "cannot be read"),
+    "an archive that is cut": ("HEADER", bare(pytorch_model__bin=b"PK\3\4" + b"x" * 9999), "an archive without its end"),
     "sparse": ("HOLES", sparse, "the file is sparse: no data at byte 4096"),
     "filled with zeros": ("HOLES", zeroed, "filled with zeros"),
     "no tokenizer": ("TOKENIZER", less("tokenizer.json"), "the tokenizer is missing"),
@@ -173,6 +191,11 @@ DOUBTED: dict[str, tuple[str, Change, str]] = {
     "another total": ("INDEX", index(lambda i: i["metadata"].update(total_size=1)), "the index says 1 bytes"),
     "the same weights twice": ("INDEX", put("consolidated.safetensors", tensors({"a": ("uint8", (9,))})), "both are staged"),
     "the same weights in another form": ("INDEX", put("pytorch_model.bin", b"x"), "both are staged"),
+    "an index that leaves a tensor out": ("INDEX", index(lambda i: i["weight_map"].pop("big")), "1 tensors of its shards"),
+    "two models without index": ("INDEX", bare(**{name: tensors({name: ("uint8", (9,))}) for name in (
+        "a__safetensors", "b__safetensors")}), "a.safetensors and b.safetensors lie side by side"),
+    "a type of another time": ("HEADER", header(SECOND, lambda r: r["big"].update(dtype="Q9")), "big is of type Q9"),
+    "an end of zeros": ("HOLES", lambda f: zeroed(f, 0.2), "13 of 64 samples of it are zeros"),
     "more words than the model": ("TOKENIZER", config(vocab_size=7), "40 words, and config.json 7"),
     "more layers than config": ("MATCH", config(num_hidden_layers=2), "has 2 layers, and the weights have 4"),
     "another width": ("MATCH", config(hidden_size=99), "is 16 wide"),
@@ -180,6 +203,8 @@ DOUBTED: dict[str, tuple[str, Change, str]] = {
     "config says quantised": ("MATCH", config(quantization_config={"quant_method": "gptq"}), "and no tensor is"),
 }  # fmt: skip
 TAKEN: dict[str, Change] = {
+    "shards without index": less("model.safetensors.index.json"),
+    "an archive with its end": bare(pytorch_model__bin=b"PK\3\4" + b"x" * 9999 + b"PK\5\6" + bytes(18)),
     "a tokenizer of another name": both(less("tokenizer.json"), put("tokenizer.model.v3", b"x")),
     "a drafter borrows its tokenizer": both(less("tokenizer.json"), config(architectures=["LlamaForCausalLMEagle3"])),
     "a part that predicts further": config(num_hidden_layers=3, num_nextn_predict_layers=1),
@@ -308,6 +333,19 @@ def test_download_that_left_out_what_no_engine_opens_is_whole(tmp_path: Path) ->
     with serving(Hub("org/tiny", {**llama(), **more})) as hub:
         snapshot = downloaded(hub, tmp_path / "hub", "allow_patterns=['*.safetensors', '*.json']")
     assert not (snapshot / "README.md").exists() and judge(snapshot) == ()
+
+
+def test_index_of_another_form_whose_shards_were_left_on_the_hub_is_no_shortage(tmp_path: Path) -> None:
+    forms = {"pytorch_model.bin": "pytorch_model-%05d-of-00002.bin", "tf_model.h5": "tf_model-%05d-of-00002.h5"}
+    indices = {form + ".index.json": text({"weight_map": {"a": shard % 1, "b": shard % 2}}) for form, shard in forms.items()}
+    shards = {shard % number: b"x" * 999 for shard in forms.values() for number in (1, 2)}
+    wanted = "allow_patterns=['*.safetensors', 'model.*', 'config.json', 'tokenizer.json', 'generation_config.json']"
+    with serving(Hub("org/tiny", {**llama(), **indices, **shards})) as hub:
+        for n, more in enumerate(("ignore_patterns=['*.bin', '*.h5']", wanted)):
+            assert judge(downloaded(hub, tmp_path / str(n), more)) == ()
+        snapshot = downloaded(hub, tmp_path / "half", "ignore_patterns=['pytorch_model-00002*', '*.h5']")
+    with pytest.raises(NotWhole, match="1 of 2 shards are missing, first pytorch_model-00002-of-00002.bin"):
+        judge(snapshot)
 
 
 def test_whole_cache_gives_the_hubs_hashes_and_a_finished_list_outweighs_a_stray_download(cache: Path) -> None:

@@ -37,6 +37,18 @@ def holes(path: str) -> Tuple[int, int]:
         os.close(fd)
 
 
+def ends_as_zip(path: str) -> bool:
+    """Whether a file that begins as a zip archive (PyTorch's own form since 1.6) has the end of one; True for any other file.
+
+    The end record is the last but for a comment of at most 65535 bytes. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        last = min(os.fstat(fd).st_size, 22 + 65535)
+        return os.pread(fd, 4, 0) != b"PK\x03\x04" or b"PK\x05\x06" in os.pread(fd, last, os.fstat(fd).st_size - last)
+    finally:
+        os.close(fd)
+
+
 def zero_samples(path: str, start: int) -> Tuple[int, int]:
     """(samples that hold nothing but zeros, samples) of SAMPLE bytes, spread evenly from `start` to the end, which is one of
     them. Raises OSError."""

@@ -63,7 +63,10 @@ def safetensors(data: bytes, size: int) -> Dict[str, Tensor]:
 
 def _tensor(row: Any) -> Tensor:
     start, end = row["data_offsets"]
-    return Tensor(str(row["dtype"]), tuple(int(part) for part in row["shape"]), int(start), int(end))
+    shape = tuple(int(part) for part in row["shape"])
+    if min(0, *shape, start, end - start) < 0:
+        raise ValueError("less than nothing")
+    return Tensor(str(row["dtype"]), shape, int(start), int(end))
 
 
 _KINDS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}

@@ -69,7 +69,7 @@ class File:
 @dataclass(frozen=True)
 class Source:
     """A model's files. spec: as declared. folder: real path. root: no file lies outside it. revision: commit or "".
-    unfinished: a download into the same cache that has not ended, "" for none. machine: where it is, "" for here.
+    unfinished: a download into the same cache or directory that has not ended, "" for none. machine: where it is, "" for here.
     doubts: of that machine, which has judged it."""
 
     spec: str
@@ -142,11 +142,12 @@ def read(host: Host, spec: str, caches: Sequence[str] = ()) -> Source:
         snapshot = _SNAPSHOT.match(folder)
         root = snapshot["cache"] if snapshot else folder
         files = tuple(_with_local_hashes(host, folder, _walk(host, folder, root, "", (folder,))))
-        unfinished = _unfinished(host, folder.rpartition("/snapshots/")[0] + "/blobs") if snapshot else ""
+        coming = folder.rpartition("/snapshots/")[0] + "/blobs" if snapshot else folder + LOCAL + "/download"
     except OSError as e:
         raise NotWhole("NO_SNAPSHOT", "the source cannot be read: %s" % _words(e), e.filename or named,
                       "is its file system mounted? ls -lL %s" % named)
-    return Source(spec, folder, root, files, snapshot["commit"] if snapshot else _local_commit(host, folder), unfinished)
+    return Source(spec, folder, root, files, snapshot["commit"] if snapshot else _local_commit(host, folder),
+                  _unfinished(host, coming))
 
 
 def listing(host: Host, source: Source) -> Dict[str, Dict[str, Any]]:
@@ -185,8 +186,8 @@ def _with_local_hashes(host: Host, folder: str, files: List[File]) -> List[File]
     return out
 
 
-def _unfinished(host: Host, blobs: str) -> str:
-    return next(("%s/%s" % (blobs, name) for name in list_or_empty(host, blobs) if name.endswith(".incomplete")), "")
+def _unfinished(host: Host, folder: str) -> str:
+    return next(("%s/%s" % (folder, name) for name in list_or_empty(host, folder) if name.endswith(".incomplete")), "")
 
 
 def real_path(host: Host, path: str) -> str:

@@ -32,6 +32,8 @@ from .source import AGAIN, Doubt, File, NotWhole, Source, listing
 POINTER = b"version https://git-lfs"
 SMALL = 16 << 20
 """Bytes up to which a file is read for its git hash."""
+FEW = 16
+"""One in so many samples may be zeros and nothing is said: a table has rows that nobody uses."""
 COMPRESSING = ("zfs", "btrfs", "bcachefs")
 """File systems that make a hole of zeros by themselves: there a hole is no sign of a part that never came."""
 
@@ -45,7 +47,7 @@ def refuse_unless_whole(host: Host, source: Source) -> Tuple[Doubt, ...]:
     agreement.parsed(model)
     for file in model.weights:
         if file.path.endswith(".safetensors"):
-            model.tensors[file.path] = _header(host, file)
+            model.tensors[file.path] = _header(model, file)
         elif file.path.endswith(".gguf"):
             _gguf(host, file)
     shards.complete(model)
@@ -88,7 +90,8 @@ def _as_listed(model: Candidate) -> None:
     rows = listing(model.host, model.source)
     for name, row in rows.items():
         if name not in model.files:
-            if name not in agreement.NEEDED and not name.endswith(".index.json") or "/" in name:
+            of_weights = name.endswith(".index.json") and not shards.of_another_form(model, name)
+            if name not in agreement.NEEDED and not of_weights or "/" in name:
                 continue
             raise NotWhole("SIZE", "%s of this revision is missing" % name, model.source.folder, AGAIN)
         size, file = row.get("lfs_size") or row.get("size"), model.files[name]
@@ -102,24 +105,32 @@ def _as_listed(model: Candidate) -> None:
                 raise NotWhole("HASH", "its content is not what the hub calls %s..." % known[:12], file.source,
                                "remove it and download it again")
     if not rows and model.source.unfinished:
-        raise NotWhole("PARTIAL", "a download into this cache has not ended, and no list says what belongs to the model",
+        raise NotWhole("PARTIAL", "a download has not ended here, and no list says what belongs to the model",
                        model.source.unfinished, "let it end, or remove that file if nothing writes to it any more")
 
 
-def _header(host: Host, file: File) -> Dict[str, Tensor]:
-    head = host.read_bytes(file.source, 8)
+def _header(model: Candidate, file: File) -> Dict[str, Tensor]:
+    head = model.host.read_bytes(file.source, 8)
     length = min(int.from_bytes(head, "little"), header.HEADER_LIMIT)
     try:
-        return header.safetensors(host.read_bytes(file.source, 8 + length), file.size)
+        found = header.safetensors(model.host.read_bytes(file.source, 8 + length), file.size)
     except ValueError as e:
         raise NotWhole("HEADER", str(e), file.source, AGAIN)
+    name = next((name for name, tensor in found.items() if tensor.type not in header.BITS), "")
+    if name:
+        model.doubt("HEADER", "%s is of type %s, which safetensors 0.8 does not know" % (name, found[name].type), file.source)
+    return found
 
 
 def _gguf(host: Host, file: File) -> None:
     try:
-        header.whole_header(lambda count: host.read_bytes(file.source, count), file.size, JSON_LIMIT)
+        found = header.whole_header(lambda count: host.read_bytes(file.source, count), file.size, JSON_LIMIT)
     except ValueError as e:
         raise NotWhole("HEADER", str(e), file.source, AGAIN)
+    parts, group = found.get("split.count", 0), shards.group_of(file.path)
+    if parts > 1 and (group is None or group[1] != parts):
+        raise NotWhole("INDEX", "it is one of %d parts, and its name does not say so" % parts, file.source,
+                       "bring all of them, as NAME-00001-of-%05d.gguf and so on" % parts)
 
 
 def _no_holes(model: Candidate) -> None:
@@ -130,6 +141,8 @@ def _no_holes(model: Candidate) -> None:
     for file in model.weights:
         if file.sha256:
             continue
+        if not contents.ends_as_zip(file.source):
+            raise NotWhole("HEADER", "the file is cut short: an archive without its end", file.source, AGAIN)
         at, count = contents.holes(file.source)
         if count and (_kind_of(file.source, kinds) not in COMPRESSING or count * 2 > file.size):
             raise NotWhole("HOLES", "the file is sparse: no data at byte %d, %d of %d bytes in holes" % (at, count, file.size),
@@ -137,6 +150,9 @@ def _no_holes(model: Candidate) -> None:
         zero, samples = contents.zero_samples(file.source, 0)
         if zero * 2 > samples:
             raise NotWhole("HOLES", "the file is filled with zeros: %d of %d samples" % (zero, samples), file.source, AGAIN)
+        if zero * FEW >= samples > 0:
+            model.doubt("HOLES", "%d of %d samples of it are zeros, as where a download lost a part" % (zero, samples),
+                        file.source)
 
 
 def _kinds(mountinfo: str) -> Dict[str, str]:
