@@ -71,7 +71,7 @@ def _unclosed(step: Step, e: _Unclosed) -> Finding:
         ERROR,
         step.target,
         "was changed, but %s: %s; the next run settles it" % (e.what, why),
-        hint=Hint(_way_out(e.error), "host"),
+        hint=_hint(e.error, step),
     )
 
 
@@ -79,10 +79,13 @@ _WAYS_OUT = {
     "EACCES": "run it as root; on Proxmox VE EACCES under /etc/pve also means: no quorum (pvecm status)",
     "EPERM": "run it as root",
     "EROFS": "the file system is read-only: is this a container?",
-    "ENOSPC": "free space on that file system: df -h %s",
-    "EDQUOT": "free space on that file system: df -h %s",
-    "EIO": "look at `systemctl status pve-cluster`",
+    "ENOSPC": "df -h %s  # free space on that file system",
+    "EDQUOT": "df -h %s  # free space on that file system",
+    "EIO": "systemctl status pve-cluster",
 }
+_PROSE = ("EACCES", "EPERM", "EROFS")
+"""Of these the way out is no command: in a hint, which people paste, it stands behind a `#`."""
+_PACKAGES = {"setpci": "pciutils"}
 
 
 def _way_out(e: OSError) -> str:
@@ -90,17 +93,27 @@ def _way_out(e: OSError) -> str:
     return text % (e.filename or journal.STATE) if "%s" in text else text
 
 
+def _hint(e: OSError, step: Step) -> Hint:
+    text = _way_out(e)
+    command = ("# " if errname(e) in _PROSE else "") + text if text else _explain(step)
+    return Hint(command, "host")
+
+
+def _explain(step: Step) -> str:
+    return "hosttune explain " + step.knob
+
+
 def _failed(host: Host, step: Step, e: Exception, knobs: Mapping[str, Knob]) -> Finding:
     if isinstance(e, OSError):
-        what, likely = "%s: %s" % (errname(e), e.strerror), _why_ignored(step, knobs)
-        root_is_refused = errname(e) == "EPERM" and host.who().uid == 0
-        hint = Hint(likely if root_is_refused and likely else _way_out(e) or likely, "host")
-        text = "was not written: %s%s" % (what, " (%s)" % e.filename if e.filename else "")
+        text = "%s: %s%s" % (errname(e), e.strerror, " (%s)" % e.filename if e.filename else "")
+        hint, likely = _hint(e, step), _likely(step, knobs)
+        if not _way_out(e) or errname(e) == "EPERM" and host.who().uid == 0:
+            text, hint = text + likely, Hint(_explain(step), "host")
     else:
-        hint = Hint(getattr(e, "way_out", "") or _why_ignored(step, knobs), "host")
-        text = "was not written: %s" % getattr(e, "what", e)
+        text, way_out = getattr(e, "what", str(e)), getattr(e, "way_out", "")
+        text, hint = text if way_out else text + _likely(step, knobs), Hint(way_out or _explain(step), "host")
     values = {} if step.effect == "replace" else {"have": step.before or "", "want": step.after or ""}
-    return finding(step.knob, FAIL, step.subject, "%s %s" % (step.target, text), hint=hint, **values)
+    return finding(step.knob, FAIL, step.subject, "%s was not written: %s" % (step.target, text), hint=hint, **values)
 
 
 def _do(host: Host, step: Step, knobs: Mapping[str, Knob], number: int, reverts: int = 0) -> None:
@@ -120,11 +133,7 @@ def _do(host: Host, step: Step, knobs: Mapping[str, Knob], number: int, reverts:
         raise _Unclosed("it could not be read back", e) from None
     if now != step.after:
         _close(host, number, "failed")
-        raise Refused(
-            "it did not stick: wrote %s, read back %s" % (_short(step.after), _short(now)),
-            step.target,
-            _why_ignored(step, knobs) or "the device or the kernel ignores this value; nothing else was changed",
-        )
+        raise Refused("it did not stick: wrote %s, read back %s" % (_short(step.after), _short(now)), step.target)
     try:
         journal.end(host, number, "done")
     except OSError as e:
@@ -132,9 +141,10 @@ def _do(host: Host, step: Step, knobs: Mapping[str, Knob], number: int, reverts:
     return None
 
 
-def _why_ignored(step: Step, knobs: Mapping[str, Knob]) -> str:
+def _likely(step: Step, knobs: Mapping[str, Knob]) -> str:
+    """Why a value is not taken: the last words of what is told."""
     knob = knobs.get(step.knob)
-    return knob.if_ignored if knob else ""
+    return "; likely: " + (knob.if_ignored if knob and knob.if_ignored else "the device or the kernel ignores this value")
 
 
 def _close(host: Host, number: int, event: str) -> None:
@@ -156,7 +166,9 @@ def _effect(host: Host, step: Step) -> None:
     elif step.effect == "run":
         ran = host.execute(step.argv)
         if ran.rc:
-            raise Refused("%s exited %d: %s" % (step.argv[0], ran.rc, (ran.err or ran.out).strip()), step.target)
+            program = step.argv[0]
+            install = "apt install " + _PACKAGES[program] if ran.rc == 127 and program in _PACKAGES else ""
+            raise Refused("%s exited %d: %s" % (program, ran.rc, (ran.err or ran.out).strip()), step.target, install)
     elif step.effect == "code":
         _place_code(host, step)
     elif step.after is None:
@@ -280,6 +292,7 @@ def revert(
                     journal.end(host, entry.number, "reverted")
                     continue
                 if now != entry.step.after:
+                    back = replace(back, before=now)  # if it is refused, this is what is told
                     back = _by_content(entry, now)
                     if back.after == now:  # somebody has taken it out already
                         journal.end(host, entry.number, "reverted")
@@ -303,7 +316,7 @@ def _refuse_while_it_waits(host: Host, knob: Optional[Knob], subject: str) -> No
         if knob and knob.wait:
             knob.wait(host, subject)
     except Refused as e:  # its way out is that of an apply
-        raise Refused(e.what, e.where, "hosttune revert, once that is over") from None
+        raise Refused(e.what, e.where, "hosttune revert  # once that is over") from None
 
 
 def _foreseen(host: Host, entry: Entry, knobs: Mapping[str, Knob]) -> Step:
@@ -323,7 +336,8 @@ def _by_content(entry: Entry, now: Optional[str]) -> Step:
 
     step = entry.step
     if now is None or step.before is None or step.after is None or not undo.applies(step.effect, step.subject, step.target):
-        raise Refused("it is no longer what hosttune wrote", step.target, journal.restore_line(entry))
+        what = "it is no longer what hosttune wrote (now %s, wrote %s)" % (_short(now), _short(step.after))
+        raise Refused(what, step.target, journal.restore_line(entry))
     return replace(_undo(step), before=now, after=undo.taken_out(now, step.before, step.after, step.target))
 
 

@@ -15,9 +15,9 @@ from hosttune.core import boot, engine
 from hosttune.core.configured import modprobe, module_options
 from hosttune.core.gpu.nvidia_smi import ASK
 from hosttune.core.knobs import BY_ID, KNOBS, NVIDIA
-from hosttune.core.profile import PATH, validate
 from hosttune.core.recording.hosts import ReplayHost
 from hosttune.core.settings import wants
+from hosttune.core.wanted.profile import PATH, validate
 from tests.unit import gpu_host
 
 GPU = "0000:11:00.0"
@@ -172,7 +172,8 @@ def test_a_power_limit_that_the_driver_drops_again_is_a_failure_with_the_likely_
     done = engine.tune(host, {"nvidia-power-limit": "450"}, KNOBS, BY_ID, dry_run=False)
     (failed,) = done.findings
     assert failed.status == "fail" and "wrote 450, read back 600" in failed.summary
-    assert "nvidia-persistence" in failed.hint.command and not done.changed
+    assert "likely: the driver put the GPU down again: hosttune apply nvidia-persistence" in failed.summary
+    assert not done.changed
 
 
 def test_a_module_option_is_written_told_to_wait_for_a_reboot() -> None:

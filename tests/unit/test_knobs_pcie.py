@@ -36,7 +36,7 @@ def host(gpu: dict[str, Any] | None = None, **more: Any) -> ReplayHost:
     [
         ("pcie-max-read-request", "4096", {"commands": {SET_SIZE: {"rc": 0}}}, "wrote 4096, read back 512", "setpci exits 0"),
         ("pcie-acs", "off", {"commands": {CLEAR_ACS: {"rc": 0}}}, "wrote off, read back request+completion", "setpci exits 0"),
-        ("pcie-acs", "off", {"commands": {CLEAR_ACS: {"rc": 127}}}, "setpci exited 127", ""),
+        ("pcie-acs", "off", {"commands": {CLEAR_ACS: {"rc": 127}}}, "setpci exited 127", "apt install pciutils"),
         ("pcie-aspm", "performance", {"files": DEFAULT, "writes": {POLICY: "ignored"}}, "read back default", "firmware"),
         ("pcie-aspm", "performance", {"files": DEFAULT, "writes": {POLICY: "EPERM"}}, "was not written: EPERM", "firmware"),
         ("pcie-power-control", "on", {"gpu": {"power_control": "auto"}, "writes": {POWER: "ignored"}}, "read back auto", "udev"),
@@ -48,7 +48,7 @@ def test_a_write_that_does_not_land_is_a_failure_with_the_likely_reason(
 ) -> None:
     done = engine.tune(host(**machine), {knob: want}, KNOBS, BY_ID, dry_run=False)
     (failed,) = [f for f in done.findings if f.status == "fail"]
-    assert words in failed.summary and reason in failed.hint.command
+    assert words in failed.summary and reason in failed.summary + failed.hint.command
     assert failed.subject not in [step.subject for step in done.steps]
 
 
@@ -63,7 +63,7 @@ def test_a_revert_waits_while_a_gpu_computes_as_the_write_did() -> None:
     steps, (waits,) = engine.revert(machine, BY_ID)
     assert steps == [] and "deferred: compute processes use this GPU (vllm 77)" in waits.summary
     assert [e for e in machine.effects[before:] if e["effect"] == "run"] == []
-    assert waits.hint.command == "hosttune revert, once that is over"
+    assert waits.hint.command == "hosttune revert  # once that is over"
 
 
 def test_the_way_up_is_told_nearest_first_and_a_switch_has_no_link_inside() -> None:

@@ -89,7 +89,7 @@ def _files(host: Host, setting: Setting) -> List[Claim]:
         found.append(Claim(said, cmdline.NOW, "the kernel command line", after=False))
     for each in sysctl.assignments(host, setting.sysctl):
         later = each.path == sysctl.LAST or dropins.basename(each.path) > dropins.basename(setting.file)
-        way_out = _edit(each.path, each.line, "echo '%s = {want}' > /etc/sysctl.d/99-zz-local.conf" % setting.sysctl)
+        way_out = _edit(each.path, each.line, "echo '%s = {want}' >> /etc/sysctl.d/99-zz-local.conf" % setting.sysctl)
         found.append(Claim(each.value or "", "%s:%d" % (each.path, each.line), "another file", way_out, later))
     return found
 
@@ -102,9 +102,7 @@ def _tmpfiles(host: Host, setting: Setting) -> Iterator[Claim]:
         first = line.path == setting.target and dropins.basename(line.file) < dropins.basename(setting.file)
         named_later = dropins.basename(line.file) > dropins.basename(setting.file)
         later = line.path != setting.target and (n > own[0] if own else named_later)
-        way_out = _edit(
-            line.file, line.number, "cp %s /etc/tmpfiles.d/, and change the line there" % shlex.quote(line.file)
-        )
+        way_out = _edit(line.file, line.number)
         after = (first or later) and line.file != setting.file
         yield Claim(line.value, "%s:%d" % (line.file, line.number), "another file", way_out, after)
 
@@ -213,10 +211,18 @@ def _tuned(host: Host, setting: Setting) -> Iterator[Claim]:
             and option.name == setting.sysctl
         ):
             value = option.value.lstrip("<>=").split("|")[0].strip()
-            own = r"mkdir -p /etc/tuned/local && printf '[main]\ninclude=%s\n[%s]\n%s={want}\n' > /etc/tuned/local/tuned.conf"
-            way_out = own % (profile, option.plugin, option.name) + " && tuned-adm profile local"
-            where = "%s:%d" % (option.path, option.line)
+            where, way_out = "%s:%d" % (option.path, option.line), _in_tuned(profile, option)
             yield Claim(value, where, "the active tuned profile %s" % profile, way_out, manager=True)
+
+
+def _in_tuned(profile: str, option: tuned.Option) -> str:
+    """An edit of the owner's own profile; where the line is the package's, a profile of his that lies over it."""
+    if option.path.startswith("/etc/"):
+        return "sed -i '%ds/=.*/={want}/' %s && tuned-adm profile %s" % (option.line, shlex.quote(option.path), profile)
+    file = "/etc/tuned/local/tuned.conf"
+    inherit = "mkdir -p /etc/tuned/local && printf '[main]\\ninclude=%s\\n' > %s && " % (profile.replace(" ", ","), file)
+    over = "printf '[%s]\\n%s={want}\\n' >> %s && tuned-adm profile local" % (option.plugin, option.name, file)
+    return over if profile == "local" else inherit + over
 
 
 def _others(host: Host, setting: Setting) -> Iterator[Claim]:
@@ -256,5 +262,5 @@ def _edit(path: str, line: int, packaged: str = "") -> str:
     """A line to paste that takes that line out; `packaged` is for a file that the next package update would bring back."""
     if path.startswith(("/usr/", "/lib/", "/run/")):
         own = "/etc" + re.sub(r"^(/usr(/local)?)?/(lib|run)|^/run", "", path)
-        return packaged or "cp %s %s, and take line %d out there" % (shlex.quote(path), shlex.quote(own), line)
+        return packaged or "cp %s %s && %s" % (shlex.quote(path), shlex.quote(own), _edit(own, line))
     return "sed -i '%ds/^/# /' %s" % (line, shlex.quote(path))

@@ -88,7 +88,7 @@ def refuse_write(host: Host, bdfs: Sequence[str], knob: str) -> None:
         raise Refused(
             "kernel lockdown (Secure Boot) refuses writes to PCI config space: %s" % lockdown.strip(),
             LOCKDOWN,
-            "turn Secure Boot off, or leave it as it is",
+            "mokutil --sb-state  # the firmware's setup turns Secure Boot off; or leave it as it is",
         )
     for bdf in bdfs:
         defer_while_computing(host, bdf, knob)
@@ -100,7 +100,7 @@ def defer_while_computing(host: Host, bdf: str, knob: str) -> None:
     if busy:
         named = ", ".join("%s %d" % (comm, pid) for pid, comm in busy[:5])
         raise Refused(
-            "deferred: compute processes use this GPU (%s)" % named, bdf, "stop them, then: hosttune apply " + knob
+            "deferred: compute processes use this GPU (%s)" % named, bdf, "hosttune apply %s  # once they are stopped" % knob
         )
 
 

@@ -30,7 +30,7 @@ def step(host: Host, subject: str, have: str, want: str) -> Step:
     raise Refused(
         "it takes effect at the next reset or boot",
         subject,
-        "reboot; or keep it: nvidia-smi -i %s -e %s" % (subject, flag),
+        "nvidia-smi -i %s -e %s  # keeps it as it is; a reboot changes it" % (subject, flag),
     )
 
 

@@ -40,7 +40,7 @@ def step(host: Host, subject: str, have: str, want: str) -> Step:
     """Never written: what is configured is the owner's."""
     if have.startswith("not told"):
         raise Refused("the driver may not know it", subject, "modinfo -p nvidia | grep %s" % shlex.quote(subject))
-    raise Refused("a module takes it when it is loaded", subject, "update-initramfs -u, then reboot")
+    raise Refused("a module takes it when it is loaded", subject, "update-initramfs -u  # then reboot")
 
 
 NVIDIA_MODULE_PARAMETERS = Knob(

@@ -59,11 +59,13 @@ def step(host: Host, subject: str, have: str, want: str) -> Step:
     installed = [folder for folder in UNITS if UNIT in list_or_empty(host, folder)]
     if not installed:
         raise Refused(
-            "nvidia-persistenced is not installed", UNIT, "apt install nvidia-persistenced, or the driver's own"
+            "nvidia-persistenced is not installed",
+            UNIT,
+            "apt install nvidia-persistenced  # or the one that came with the driver",
         )
     now = _now(host)
     if subject == "now" and WITHOUT in now.where:
-        raise Refused(now.where, UNIT, "systemctl edit %s: ExecStart without %s" % (UNIT, WITHOUT))
+        raise Refused(now.where, UNIT, "systemctl edit %s  # ExecStart without %s" % (UNIT, WITHOUT))
     on, off = _verbs(subject)
     argv, undo = (on, off) if want == "on" else (off, on)
     return Step(ID, subject, "run", "%s %s" % (UNIT, subject), have, want, argv, undo)

@@ -62,7 +62,7 @@ def _refuse_virtual_machines(host: Host, port: str) -> None:
                 "%s belongs to a virtual machine (%s), and its IOMMU group would become one with the GPUs'"
                 % (bdf, place),
                 port,
-                "move it to another root port, or leave ACS on",
+                "# move it to another root port, or leave ACS on",
             )
 
 

@@ -63,7 +63,7 @@ def step(host: Host, subject: str, have: str, want: str) -> Step:
     raise Refused(
         "the firmware or the driver chooses it",
         subject,
-        "firmware: Above 4G Decoding and Resizable BAR; or: hosttune apply nvidia-resizable-bar",
+        "hosttune explain nvidia-resizable-bar  # or in the firmware's setup: Above 4G Decoding and Resizable BAR",
     )
 
 

@@ -34,7 +34,7 @@ def step(host: Host, subject: str, have: str, want: str) -> Step:
     raise Refused(
         "this is hardware",
         subject,
-        "run it again in an hour of load: if it has risen, reseat the card, riser or cable; journalctl -k -g AER",
+        "journalctl -k -g AER  # check again after an hour of load: if it has risen, reseat the card, riser or cable",
     )
 
 

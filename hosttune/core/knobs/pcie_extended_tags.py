@@ -23,7 +23,7 @@ def one(host: Host, bdf: str) -> Reading:
 def step(host: Host, subject: str, have: str, want: str) -> Step:
     """Never written."""
     raise Refused(
-        "the kernel decides it for the whole way", subject, "journalctl -k -g 'Extended Tags' names what has none"
+        "the kernel decides it for the whole way", subject, "journalctl -k -g 'Extended Tags'  # names what has none"
     )
 
 

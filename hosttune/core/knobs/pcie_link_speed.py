@@ -35,7 +35,7 @@ def step(host: Host, subject: str, have: str, want: str) -> Step:
     raise Refused(
         "this is hardware",
         subject,
-        "look at hosttune check pcie-errors; reseat the card, riser or cable; firmware: slot speed",
+        "hosttune check pcie-errors  # then reseat the card, riser or cable; firmware: slot speed",
     )
 
 

@@ -34,7 +34,7 @@ def _ends(link: pci_link.Link) -> str:
 def step(host: Host, subject: str, have: str, want: str) -> Step:
     """Never written: it is hardware."""
     raise Refused(
-        "this is hardware", subject, "reseat the card, riser or cable; then: hosttune check pcie-link-width pcie-errors"
+        "this is hardware", subject, "hosttune check pcie-link-width pcie-errors  # once the card, riser or cable is reseated"
     )
 
 

@@ -38,9 +38,9 @@ def one(host: Host, bdf: str) -> Reading:
 def step(host: Host, subject: str, have: str, want: str) -> Step:
     """Never written."""
     if bus.bus_policy(host) == "tune_off":
-        way_out = "take pcie_bus_tune_off out of pci= on the kernel command line, and reboot"
+        way_out = "# take pcie_bus_tune_off out of pci= on the kernel command line, and reboot"
     else:
-        way_out = "reboot: the kernel makes them one when it finds the device; then: lspci -vv -s %s" % subject
+        way_out = "lspci -vv -s %s  # after a reboot: the kernel makes them one when it finds the device" % subject
     raise Refused("hosttune writes no MaxPayload", subject, way_out)
 
 

@@ -50,7 +50,7 @@ def _refuse_machine(host: Host) -> None:
     """Some host bridges of other machines (Loongson) fail on larger requests; their kernel keeps them small for a reason."""
     machine = host.uname()[2]
     if machine != "x86_64":
-        raise Refused("it is only written on x86-64, this is %s" % machine, "uname -m", "leave MaxReadReq alone")
+        raise Refused("it is only written on x86-64, this is %s" % machine, "uname -m", "# leave MaxReadReq alone")
 
 
 def _refuse_policy(host: Host) -> None:
@@ -59,7 +59,7 @@ def _refuse_policy(host: Host) -> None:
         raise Refused(
             "the kernel runs with pci=pcie_bus_perf, under which MaxReadReq must not exceed MaxPayload",
             "/proc/cmdline",
-            "take pcie_bus_perf off the kernel command line, or leave MaxReadReq alone",
+            "# boot with pci=pcie_bus_safe in place of it, or leave MaxReadReq alone",
         )
 
 

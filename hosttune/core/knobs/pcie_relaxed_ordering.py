@@ -23,7 +23,7 @@ def step(host: Host, subject: str, have: str, want: str) -> Step:
     raise Refused(
         "the driver and the kernel decide it",
         subject,
-        "journalctl -k -g 'Relaxed Ordering' names a root port without it",
+        "journalctl -k -g 'Relaxed Ordering'  # names a root port without it",
     )
 
 

@@ -163,5 +163,6 @@ def _refuse_unknown(host: Host, kept: Kept, want: str) -> None:
         return
     if offered and want not in offered:
         raise Refused(
-            "this machine does not offer %s, only %s" % (want, ", ".join(offered)), paths[0], "want one of those"
+            "this machine does not offer %s, only %s" % (want, ", ".join(offered)), paths[0],
+            "cat %s  # want one of these" % paths[0],
         )

@@ -48,12 +48,12 @@ def module_knob(
     def step(host: Host, subject: str, have: str, want: str) -> Step:
         if subject == "now":
             raise Refused(
-                "a module takes it when it is loaded", "%s %s" % (module, parameter), "reboot, once boot is right"
+                "a module takes it when it is loaded", "%s %s" % (module, parameter), "# reboot, once boot is right"
             )
         option = module_options.deciding(host, module, parameter)
         if option and (not option.path.endswith(".conf") or dropins.basename(option.path) > dropins.basename(file)):
             raise Refused(
-                "something that counts later sets it", option.where, "take %s=%s out there" % (parameter, option.value)
+                "something that counts later sets it", option.where, "# take %s=%s out there" % (parameter, option.value)
             )
         return Step(id, subject, "replace", file, read_or_none(host, file), TEXT % (module, parameter, words[want]))
 

@@ -60,9 +60,8 @@ def by_hand(host: Host, subject: str, want: str) -> Tuple[str, str]:
     """Now: a write. At boot: the option, in the file that has it or else in zfs.conf, and the initramfs anew."""
     size = int(gib(want) * (1 << 30))
     if size <= _stat(host, "c_min"):
-        return STATS, "want more than zfs_arc_min, which is %s: ZFS ignores a smaller limit" % _text(
-            _stat(host, "c_min")
-        )
+        least = _text(_stat(host, "c_min"))
+        return STATS, "grep c_min %s  # want more than zfs_arc_min, which is %s: ZFS ignores a smaller limit" % (STATS, least)
     if subject == "now":
         return NOW, "echo %d > %s" % (size, NOW)
     where, _ = _option(host)
