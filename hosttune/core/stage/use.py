@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who has a staged model mapped. Its bytes stay in memory until he ends, and a file that vanishes under an engine that is
-still loading makes it fail: so nothing that is in use is taken away."""
+"""Who has a staged model mapped, and who stages one now. What is mapped stays in memory until its user ends, and a file that
+vanishes under an engine that is still loading makes it fail: so nothing that is in use is taken away."""
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import List, Tuple
 
-from ..door.host import Host, errname
-from .manifest import shown
+from ..door.host import Host, errname, read_or_none
+from .manifest import LOCK, shown
 from .tmpfs import Place
 
 MAPS_LIMIT = 64 << 20
@@ -32,6 +33,25 @@ def users(host: Host, place: Place, name: str) -> List[Tuple[int, str]]:
             if errname(e) not in ("ENOENT", "ESRCH", "EACCES"):
                 raise
     return sorted(out)
+
+
+def stagers(host: Host) -> List[Tuple[int, str]]:
+    """Processes that stage models now, or wait for their turn: they have the lock's file open. Only root sees others'."""
+    out = []
+    for pid in (entry for entry in host.list("/proc") if entry.isdigit()):
+        if LOCK in _open_files(host, pid):
+            out.append((int(pid), shown((read_or_none(host, "/proc/%s/comm" % pid) or "").strip())))
+    return sorted(out)
+
+
+def _open_files(host: Host, pid: str) -> List[str]:
+    """Where the descriptors of a process lead; what it closes meanwhile is left out, and all of it if it is another's."""
+    out: List[str] = []
+    with contextlib.suppress(OSError):
+        for fd in host.list("/proc/%s/fd" % pid):
+            with contextlib.suppress(OSError):
+                out.append(host.readlink("/proc/%s/fd/%s" % (pid, fd)))
+    return out
 
 
 def words(found: List[Tuple[int, str]]) -> str:
