@@ -18,7 +18,7 @@ from typing import Any
 
 from .core.door.host import Host
 from .core.model import Refused
-from .core.profile import Profile
+from .core.wanted.profile import Profile
 
 OWN = "/usr/local/lib/hosttune/hub"
 """A virtual environment for this alone, where there is one."""

@@ -21,8 +21,8 @@ from .core.gpu import gpus
 from .core.lxc import inside
 from .core.model import ERROR, FAIL, OK, SKIP, WARN, Finding, Hint, Refused, Report
 from .core.pci import bus
-from .core.profile import Profile
 from .core.recording.hosts import Unrecorded
+from .core.wanted.profile import Profile
 from .data import machine
 
 RESULTS = "/var/lib/hosttune/results"
@@ -136,9 +136,8 @@ def idle(host: Host, profile: Profile, engines: tuple[str, ...]) -> list[Finding
         return [finding("HT608", SKIP, "GPUs", "no NVIDIA GPU on the PCI bus")]
     told = nvml.ask()
     if told.why:
-        return [
-            finding("HT608", ERROR, "GPUs", "NVML does not answer: %s" % told.why, hint=Hint("hosttune doctor", "host"))
-        ]
+        hint = Hint("hosttune doctor", "host", "", "look")
+        return [finding("HT608", ERROR, "GPUs", "NVML does not answer: %s" % told.why, hint=hint)]
     return [f for gpu in told.gpus for f in judge_gpu(host, gpu, profile, engines)]
 
 
@@ -151,16 +150,16 @@ def judge_gpu(host: Host, gpu: nvml.Gpu, profile: Profile, engines: tuple[str, .
             words = "%s %d" % (_comm(host, pid), pid) + ("" if used is None else ", %.1f GiB" % (used / 2**30))
             strangers.append(words + (" (%s)" % unit if unit else ""))
     if strangers:
-        hint = Hint("ps -fp %s" % " ".join(str(pid) for pid, _ in gpu.processes), "host", "stop them, then try again")
+        hint = Hint("ps -fp %s" % " ".join(str(pid) for pid, _ in gpu.processes), "host", "stop them, then try again", "look")
         summary = "other processes compute on it: %s" % "; ".join(strangers[:3])
         return [finding("HT608", FAIL, gpu.bdf, summary, have=str(len(strangers)), want="0", hint=hint)]
     if not gpu.processes and gpu.used > IDLE_MEMORY:
         summary = "%.1f GiB of its memory are in use, by no process that can be seen" % (gpu.used / 2**30)
-        hint = Hint("fuser -v /dev/nvidia*", "host", "a worker that outlived its engine? stop it")
+        hint = Hint("fuser -v /dev/nvidia*", "host", "a worker that outlived its engine? stop it", "look")
         return [finding("HT608", FAIL, gpu.bdf, summary, hint=hint)]
     slow = [why for why in gpu.throttled if why != "power cap"]
     if slow:
-        hint = Hint("nvidia-smi -q -d PERFORMANCE", "host")
+        hint = Hint("nvidia-smi -q -d PERFORMANCE", "host", "", "look")
         return [finding("HT608", WARN, gpu.bdf, "it is throttled: %s" % ", ".join(slow), hint=hint)]
     return [finding("HT608", OK, gpu.bdf, "idle" if not gpu.processes else "only its engine computes on it")]
 
@@ -194,6 +193,6 @@ def room(host: Host, results: str) -> list[Finding]:
         space = host.statvfs("/")
     have, want = "%d MiB" % (space.free >> 20), "%d MiB" % (RESULTS_ROOM >> 20)
     if space.free < RESULTS_ROOM:
-        hint = Hint("df -h %s" % path, "host", "", "reconfigure")
+        hint = Hint("df -h %s" % path, "host", "", "look")
         return [finding("HT609", FAIL, results, "%s are free, %s wanted" % (have, want), have=have, want=want, hint=hint)]
     return [finding("HT609", OK, results, "%s are free" % have, have=have)]

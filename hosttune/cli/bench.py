@@ -21,7 +21,7 @@ from ..bench.results import MANIFEST, VALID, Results, existing, opened, same_pla
 from ..core.catalogue import finding
 from ..core.door.live import LiveHost
 from ..core.model import ERROR, FAIL, OK, SKIP, WARN, Action, Finding, Hint, Refused, Report
-from ..core.profile import Profile
+from ..core.wanted.profile import Profile
 from .output import Output, reporting
 from .profile import load, profile_option
 

@@ -16,9 +16,9 @@ from ..core.doctor.survey import Machine
 from ..core.door.live import LiveHost
 from ..core.gpu import gpus
 from ..core.model import Refused, Report
-from ..core.profile import Profile
 from ..core.recording.hosts import load as recordings
 from ..core.recording.hosts import redact
+from ..core.wanted.profile import Profile
 from ..data import machine
 from . import replay as recorded_file
 from .output import Output, reporting

@@ -9,7 +9,7 @@ import click
 
 from ..core.catalogue import CATALOGUE
 from ..core.knobs import KNOBS
-from ..core.shipped_profiles import SHIPPED, resolve
+from ..core.wanted.shipped import SHIPPED, resolve
 
 
 @click.command(name="list")

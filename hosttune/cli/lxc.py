@@ -13,16 +13,17 @@ from typing import Any
 
 import click
 
-from ..core import profile as profiles
 from ..core.door.host import Host
 from ..core.door.live import LiveHost
-from ..core.ignore import apply_ignores
 from ..core.lxc import cuda, docker, fleet, needs, outlook, see, store, sync, vms
 from ..core.lxc.needs import Wanted
 from ..core.lxc.patience import Patience
 from ..core.machine.devices import DeviceTable, Node, device_table
 from ..core.model import Refused, Report
-from ..core.profile import Container, Profile
+from ..core.wanted.ignore import apply_ignores
+from ..core.wanted.keys import CONTAINER
+from ..core.wanted.kinds import value
+from ..core.wanted.profile import Container, Profile
 from ..render.visible import visible
 from .output import Output, reporting
 from .profile import load, profile_option
@@ -62,11 +63,8 @@ def _declared(profile: Profile, ct_id: str, words: dict[str, Any]) -> Container 
     said = {key: words[key] for key in ("form", "gpus", "caps", "dri", "cpus") if words.get(key) is not None}
     if base is None and not said:
         return None
-    for key, value in said.items():
-        spec = profiles.SPEC.keys["containers"].each.keys[key]
-        pattern = getattr(spec, "pattern", "")
-        if pattern and not re.fullmatch(pattern, value):
-            raise Refused("%s is not %s" % (value or "an empty text", spec.says), "--" + key)
+    for key, word in said.items():
+        value(CONTAINER.keys[key], word, "--" + key)
     return replace(base or Container(gpu="optional", gpus=""), **said)
 
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from .. import __version__
-from ..core.ignore import apply_ignores
 from ..core.model import Report, exit_code
-from ..core.profile import Profile
+from ..core.wanted.ignore import apply_ignores
+from ..core.wanted.profile import Profile
 
 if TYPE_CHECKING:  # it brings the engine, which only a check needs
     from ..core.settings import Setting

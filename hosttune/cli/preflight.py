@@ -6,7 +6,7 @@ from __future__ import annotations
 import click
 
 from ..core.door.live import LiveHost
-from ..core.profile import PATH
+from ..core.wanted.profile import PATH
 from .output import Output, reporting
 from .profile import load, profile_option
 

@@ -12,8 +12,8 @@ import click
 
 from ..core.knobs import KNOBS
 from ..core.model import Refused
-from ..core.places import json_lines
-from ..core.profile import PATH, Profile, validate
+from ..core.wanted.places import json_lines
+from ..core.wanted.profile import PATH, Profile, validate
 
 MERGE = "tag:yaml.org,2002:merge"
 

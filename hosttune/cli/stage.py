@@ -13,12 +13,12 @@ from typing import TypeVar
 import click
 
 from ..core.door.live import LiveHost
-from ..core.profile import Profile
 from ..core.stage import declared, pages, source, space
 from ..core.stage import drop as dropping
 from ..core.stage import verify as verifying
 from ..core.stage.pace import Pace
 from ..core.stage.progress import Progress
+from ..core.wanted.profile import Profile
 from .output import Output, reporting
 from .profile import load, profile_option
 

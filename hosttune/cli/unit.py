@@ -9,7 +9,7 @@ import click
 
 from ..core.model import Finding, Refused, Report
 from ..core.place import Reaching
-from ..core.profile import PATH, Profile
+from ..core.wanted.profile import PATH, Profile
 from .output import Output, reporting
 from .profile import load, profile_option
 

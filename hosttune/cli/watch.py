@@ -7,7 +7,7 @@ import click
 
 from ..core import boot
 from ..core.door.live import LiveHost
-from ..core.profile import PATH
+from ..core.wanted.profile import PATH
 
 HELP = (
     """When a GPU comes back, its driver is bound, or a module of it is loaded: look at the settings that %s

@@ -53,7 +53,7 @@ def next_boot(request: Request) -> Dict[str, Any]:
     """A recording of all that decides this host's next boot: {"profile": what the caller declares}."""
     from .knobs import KNOBS
     from .nextboot.verdict import recorded
-    from .profile import validate
+    from .wanted.profile import validate
 
     return recorded(LiveHost(), validate(request.get("profile", {}), "profile", KNOBS))
 

@@ -32,9 +32,9 @@ from .gpu import gpus
 from .knobs import BY_ID, KNOBS, boot_units
 from .model import Finding, Knob, Refused, Report
 from .pci import bus
-from .places import json_lines
-from .profile import PATH, Profile, validate
 from .task import fixes
+from .wanted.places import json_lines
+from .wanted.profile import PATH, Profile, validate
 
 OFF = "/etc/hosttune/off"
 QUORUM_SECONDS = 60

@@ -9,7 +9,7 @@ from typing import Dict, List, Mapping
 from . import engine
 from .catalogue import finding
 from .model import OPT_IN, REPORT, SKIP, Finding, Hint, Knob
-from .profile import Profile
+from .wanted.profile import Profile
 
 _RECOMMENDED = {OPT_IN: "opt-in: nobody asked for it", REPORT: "only reported"}
 

@@ -20,10 +20,10 @@ from .machine import container
 from .machine.devices import NVIDIA_STATIC_MAJOR, UVM, device_table
 from .model import ERROR, FAIL, OK, WARN, Action, Finding, Hint, Refused, Report, Step
 from .pci import bus
-from .profile import Profile
 from .recording.hosts import Unrecorded
 from .settings import wants
 from .stage import declared as models
+from .wanted.profile import Profile
 
 OWN_UNIT = "HT911"
 SETTINGS, NODES, RULES, MODELS, SERVICES, OWN = "settings", "nodes", "rules", "models", "services", "hosttune"
@@ -213,7 +213,7 @@ def _has_systemd(host: Host) -> bool:
 
 def _own_unit(show: Mapping[str, str]) -> Finding:
     name, state, result = show["Id"], show.get("ActiveState", ""), show.get("Result", "")
-    read = Hint("journalctl -b -u %s" % name, "host")
+    read = Hint("journalctl -b -u %s" % name, "host", "", "look")
     at = show.get("ExecMainExitTimestamp") or show.get("LastTriggerUSec") or ""
     if name == boot_units.RECHECK_UNIT and (state == "failed" or result != "success"):
         return finding(

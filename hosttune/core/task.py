@@ -8,9 +8,9 @@ import errno
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from .door.host import Host
-from .ignore import apply_ignores
 from .model import ERROR, FAIL, Action, Finding, Step, as_dict
-from .profile import Ignore
+from .wanted.ignore import apply_ignores
+from .wanted.profile import Ignore
 
 CHANGES = ("poke", "replace", "remove", "run")
 """Effects that change the machine. Locks and hosttune's own journal do not."""

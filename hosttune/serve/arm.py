@@ -15,7 +15,7 @@ from ..core.door.host import Host
 from ..core.lxc import inside
 from ..core.model import FAIL, Refused, Report
 from ..core.place import place_of
-from ..core.profile import Profile
+from ..core.wanted.profile import Profile
 from . import command, declare, see, start
 from .devices import devices
 from .unit import render

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from ..core import units
 from ..core.model import Refused
-from ..core.profile import Profile
+from ..core.wanted.profile import Profile
 
 STAGED, STAGED_INSIDE = "/dev/shm/models", "/srv/models"
 """Where staged models lie on the host, and read-only in its containers."""

@@ -14,7 +14,7 @@ from ..core.door.host import Host, read_or_none
 from ..core.gpu import gpus
 from ..core.model import Refused
 from ..core.pci import bus
-from ..core.profile import Profile
+from ..core.wanted.profile import Profile
 from .declare import Engine
 
 

@@ -12,7 +12,7 @@ from ..core.door.host import Host
 from ..core.gpu.own import computing
 from ..core.model import ERROR, FAIL, OK, SKIP, WARN, Finding, Hint, Refused, Step
 from ..core.place import Place, place_of
-from ..core.profile import Profile
+from ..core.wanted.profile import Profile
 from . import command, deaths, nccl, quote
 from .declare import SECRET, Engine, engine
 from .devices import Devices, devices
@@ -109,7 +109,7 @@ def launchable(seen: Seen) -> list[Finding]:
                 FAIL,
                 "the engine's program is not there (%s)" % told["paths"].get(program),
                 have=program,
-                hint=Hint("ls -l %s" % program, e.place, "", "reconfigure"),
+                hint=Hint("ls -l %s" % program, e.place, "", "look"),
             )
         )
     kind = told["paths"].get(e.model_path)
@@ -117,7 +117,7 @@ def launchable(seen: Seen) -> list[Finding]:
         fix = (
             Hint("hosttune stage add %s" % e.model_name, "host", "reads the model once", "apply")
             if e.model_name
-            else Hint("ls -l %s" % e.model_path, e.place, "", "reconfigure")
+            else Hint("ls -l %s" % e.model_path, e.place, "", "look")
         )
         found.append(_found(seen, "HT602", FAIL, "the model is not there (%s)" % kind, have=e.model_path, hint=fix))
     if not told["user"]:
@@ -166,7 +166,7 @@ def in_the_way(seen: Seen) -> list[Finding]:
                     "ss -ltnp 'sport = :%d'" % seen.engine.port,
                     seen.engine.place,
                     "stop that process, or give the engine another port",
-                    "reconfigure",
+                    "look",
                 ),
             )
         )
@@ -180,7 +180,7 @@ def in_the_way(seen: Seen) -> list[Finding]:
                 FAIL,
                 "other processes compute on its GPUs: %s" % first,
                 have=first,
-                hint=Hint("nvidia-smi", "host", "stop them, or choose other GPUs", "reconfigure"),
+                hint=Hint("nvidia-smi", "host", "stop them, or choose other GPUs", "look"),
             )
         )
     return found
@@ -240,7 +240,7 @@ def verified(seen: Seen, analyzed: bool = False) -> list[Finding]:
                     "systemctl show -p Environment,DropInPaths %s" % seen.engine.unit,
                     seen.engine.place,
                     "a drop-in of another hand may change it",
-                    "reconfigure",
+                    "look",
                 ),
             )
         ]
@@ -259,7 +259,7 @@ def _objection(seen: Seen) -> Finding | None:
     if not said and (absent or not told["rc"]):
         return None
     summary = "systemd-analyze does not take the unit"
-    hint = Hint("hosttune unit render %s" % seen.engine.name, "host", "", "reconfigure")
+    hint = Hint("hosttune unit render %s" % seen.engine.name, "host", "", "look")
     return _found(seen, "HT603", FAIL, summary, evidence=tuple(said[:3]), hint=hint)
 
 
@@ -336,7 +336,7 @@ def answering(seen: Seen) -> Finding:
         "it runs, but does not answer: %s" % said,
         have=said,
         want="HTTP 200",
-        hint=Hint("hosttune unit wait %s" % e.name, "host", "shows its journal until it answers or dies", "none"),
+        hint=Hint("hosttune unit wait %s" % e.name, "host", "shows its journal until it answers or dies", "look"),
     )
 
 
@@ -360,7 +360,7 @@ def died(e: Engine, told: Mapping[str, Any]) -> Finding:
         evidence=tuple(shown[:3]),
         proof="proved" if known else "",
         have=deaths.how(told["show"]),
-        hint=Hint(fix, e.place, "", "reconfigure"),
+        hint=Hint(fix, e.place, "", "reconfigure" if known else "look"),
     )
 
 

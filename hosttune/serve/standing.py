@@ -7,7 +7,7 @@ from ..core.catalogue import finding
 from ..core.door.host import Host
 from ..core.lxc import inside
 from ..core.model import ERROR, FAIL, SKIP, Finding, Hint, Refused
-from ..core.profile import Profile
+from ..core.wanted.profile import Profile
 from . import see
 
 

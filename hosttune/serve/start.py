@@ -13,7 +13,7 @@ from ..core import engine as changes
 from ..core.door.host import Host
 from ..core.knobs import BY_ID
 from ..core.model import FAIL, Action, Finding, Report, Step
-from ..core.profile import Profile
+from ..core.wanted.profile import Profile
 from . import see as look
 from .see import Seen, see
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from ..core.catalogue import finding
 from ..core.door.host import Host
 from ..core.model import FAIL, OK, Finding, Hint, Report
-from ..core.profile import Profile
+from ..core.wanted.profile import Profile
 from . import see as look
 from .see import Seen, see
 
@@ -76,6 +76,6 @@ def _too_long(seen: Seen, rows: list[dict[str, object]], limit: float) -> Findin
             "journalctl -fu %s" % seen.engine.unit,
             seen.engine.place,
             "raise `wait:` of the engine if it only needs longer",
-            "none",
+            "look",
         ),
     )

@@ -14,7 +14,7 @@ import pytest
 
 from hosttune import nvml, preflight
 from hosttune.core.door.live import LiveHost
-from hosttune.core.profile import Profile
+from hosttune.core.wanted.profile import Profile
 from hosttune.serve import see
 
 COMPUTES = """\

@@ -10,7 +10,7 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-from hosttune.core.profile import Profile, validate
+from hosttune.core.wanted.profile import Profile, validate
 from tests.bench import tiny_gguf
 from tests.kernel.conftest import MakeContainer
 from tests.kernel.container import Container

@@ -14,9 +14,9 @@ import pytest
 
 from hosttune.core.door.live import LiveHost
 from hosttune.core.model import Report
-from hosttune.core.profile import Profile
 from hosttune.core.stage import declared, manifest, status, verify
 from hosttune.core.stage.plan import Wanted
+from hosttune.core.wanted.profile import Profile
 from tests.kernel import mission
 from tests.kernel.container import REPOSITORY
 from tests.kernel.view import mount, scratch, unmount
@@ -67,7 +67,7 @@ def is_whole(name: str, files: dict[str, bytes]) -> None:
 KILLED = """
 import itertools, os, signal, sys
 from hosttune.core.door.live import LiveHost
-from hosttune.core.profile import Profile
+from hosttune.core.wanted.profile import Profile
 from hosttune.core.stage import add, chunks, copy, declared, manifest, tmpfs, verify
 module, name, count, when = sys.argv[3:]
 owner, calls = {"add": add, "chunks": chunks, "copy": copy, "manifest": manifest, "tmpfs": tmpfs}[module], itertools.count(1)

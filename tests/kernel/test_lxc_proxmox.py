@@ -20,7 +20,7 @@ from hosttune.core.door.live import LiveHost
 from hosttune.core.lxc import docker, fleet, outlook, see, store, sync, vms
 from hosttune.core.lxc.needs import Wanted
 from hosttune.core.model import Refused, Report
-from hosttune.core.profile import Container
+from hosttune.core.wanted.profile import Container
 from tests.kernel import mission
 from tests.kernel.fake_tree import FakeTrees
 from tests.kernel.nodes import GpuNodes

@@ -17,7 +17,7 @@ from hosttune.core import engine as changes
 from hosttune.core import journal
 from hosttune.core.model import Refused, Report
 from hosttune.core.place import Reaching
-from hosttune.core.profile import validate
+from hosttune.core.wanted.profile import validate
 from hosttune.preflight import preflight
 from hosttune.serve import quote, see, start
 from hosttune.serve.arm import EngineArm, identity

@@ -18,8 +18,8 @@ from hosttune.core.door.live import LiveHost
 from hosttune.core.knobs import boot_units
 from hosttune.core.lxc import models as in_container
 from hosttune.core.model import Refused
-from hosttune.core.profile import Profile, validate
 from hosttune.core.stage import add, declared, drop, manifest, pages, progress, space, tmpfs, verify
+from hosttune.core.wanted.profile import Profile, validate
 from tests.kernel.conftest import MakeContainer
 from tests.kernel.container import REPOSITORY
 from tests.kernel.staged import FILES, MOUNT, bring, command, ids, is_whole, kill, scratched, seen
@@ -416,7 +416,7 @@ def test_systemd_mounts_it_by_a_unit_and_does_so_at_the_next_boot_before_anythin
     ).start(booted=True)
     code = (
         "import sys; sys.path.insert(0, '/opt/code')\n"
-        "from hosttune.core.door.live import LiveHost; from hosttune.core.profile import Profile\n"
+        "from hosttune.core.door.live import LiveHost; from hosttune.core.wanted.profile import Profile\n"
         "from hosttune.core.stage import declared\n"
         "door = LiveHost(); done = declared.bring(door, Profile(), 'tiny', '/opt/model')\n"
         "print([f.summary for f in done.findings if f.status in ('fail', 'error')], [e['target'] for e in door.effects])"

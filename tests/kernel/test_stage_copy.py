@@ -121,7 +121,7 @@ def hook(event, args):
         seen.append([event, str(args[0])])
 sys.addaudithook(hook)
 from hosttune.core.door.live import LiveHost
-from hosttune.core.profile import Profile
+from hosttune.core.wanted.profile import Profile
 from hosttune.core.stage import declared
 door = LiveHost()
 report = declared.bring(door, Profile(), "tiny", sys.argv[1])

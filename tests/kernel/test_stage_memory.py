@@ -14,8 +14,8 @@ import pytest
 from hosttune import preflight
 from hosttune.core.door.live import LiveHost
 from hosttune.core.model import Report
-from hosttune.core.profile import Profile, validate
 from hosttune.core.stage import declared, drop, manifest, nodes, pages, space, tmpfs, verify
+from hosttune.core.wanted.profile import Profile, validate
 from tests.kernel.staged import FILES, MOUNT, bring, ids, is_whole, kill, scratched, seen
 from tests.kernel.staged import model as model  # fixtures
 from tests.kernel.staged import shm as shm

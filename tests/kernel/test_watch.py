@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from hosttune.core import uevents
-from hosttune.core.profile import PATH
+from hosttune.core.wanted.profile import PATH
 from tests.kernel.fake_tree import FakeTrees
 from tests.kernel.mission import private_state
 from tests.kernel.pci_tree import PciFunction

@@ -17,9 +17,9 @@ from hosttune.core import boot, corezip, engine, units
 from hosttune.core.door.host import digest
 from hosttune.core.knobs import boot_units
 from hosttune.core.model import Refused
-from hosttune.core.profile import PATH, validate
 from hosttune.core.recording.hosts import ReplayHost, merge
 from hosttune.core.stage import manifest, nodes, tmpfs
+from hosttune.core.wanted.profile import PATH, validate
 
 MACHINE = json.loads((Path(__file__).parents[1] / "cases/knobs/mrrs-512-to-4096.json").read_text())["machine"]
 SETPCI = "setpci -s 0000:11:00.0 CAP_EXP+8.w=5000:7000"

@@ -16,7 +16,7 @@ import yaml
 
 from hosttune.cli import hosttune, main
 from hosttune.core.catalogue import CATALOGUE
-from hosttune.core.profile import validate
+from hosttune.core.wanted.profile import validate
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ROOT / "docs" / "findings"

@@ -14,8 +14,8 @@ import pytest
 from hosttune import hub
 from hosttune.core.door.live import LiveHost
 from hosttune.core.model import Refused
-from hosttune.core.profile import validate
 from hosttune.core.stage import source, whole
+from hosttune.core.wanted.profile import validate
 from tests.unit.hub_server import COMMIT, Hub, serving
 from tests.unit.stage_models import GGUF, contents, read_back
 

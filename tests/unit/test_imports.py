@@ -49,6 +49,7 @@ BENEATH = {
     "configured": {"door"},
     "pci": {"door", "recording"},
     "gpu": {"door", "machine", "pci"},
+    "wanted": set(),
 }
 """The lower rooms of core, each with the rooms that it may use. Above them: judge and engine, knobs, lxc, stage, doctor."""
 NOUNS = {"core/__init__.py", "core/model.py", "core/catalogue.py"}

@@ -12,33 +12,69 @@ import pytest
 from hosttune.core.catalogue import CATALOGUE
 from hosttune.core.knobs import BY_ID, KNOBS
 from hosttune.core.model import ON
-from hosttune.core.shipped_profiles import SHIPPED, resolve
+from hosttune.core.wanted.shipped import SHIPPED, resolve
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "hosttune" / "core" / "knobs"
 CASES = ROOT / "tests" / "cases"
 
 
+NOWHERE_BUT_ON_A_GPU = ("nvidia-compute-mode", "nvidia-power-limit")
+"""Only the driver of a real GPU takes them, and no test changes a GPU's settings."""
+NO_CASES = ("boot-units",)
+"""Its texts depend on the profile and on the code: test_boot.py, test_lab's boots."""
+
+
 def forgotten(name: str) -> list[str]:
     """A line for each thing that a knob lacks."""
-    knob = KNOBS[name]
+    knob, cases = KNOBS[name], cases_of(name)
+    found = [status if not words.endswith("is opt-in") else "fail" for case in cases for _, status, words in told(name, case)]
+    writes = any(case["steps"] for case in cases)
     lacks = {
         "its id in hosttune/core/catalogue.py": knob.id in CATALOGUE and CATALOGUE[knob.id].name == name,
         "its page docs/findings/%s.md" % knob.id: (ROOT / "docs" / "findings" / (knob.id + ".md")).is_file(),
-        "a case in tests/cases/knobs or tests/cases/knobs_host": name in with_cases(),
-        "a shipped profile (it is recommended): hosttune/core/shipped_profiles.py": knob.recommend != ON
-        or name in mentioned(),
+        "its name in docs/host-tuning.md": name in documented(),
+        "cases in tests/cases/knobs or tests/cases/knobs_host": bool(cases) or name in NO_CASES,
+        "a case in which it is as wanted (ok)": "ok" in found or name in NO_CASES,
+        "a case in which it is not (fail, warn)": bool({"fail", "warn"} & set(found)) or name in NO_CASES,
+        "what it asks, in knobs_host/base.json or gpu_host.py: %s" % ", ".join(unknown(knob)): not unknown(knob),
+        "a write on the real kernel: tests/kernel/test_knobs_host.py": not writes or name in (*NOWHERE_BUT_ON_A_GPU, *written()),
+        "a shipped profile (it is recommended): hosttune/core/wanted/shipped.py": knob.recommend != ON or name in mentioned(),
         "why": bool(knob.why),
-        "cost: what it costs to be wrong": bool(knob.cost) or name == "boot-units",
-        "evidence: where the recommended value comes from": bool(knob.evidence) or name == "boot-units",
+        "cost: what it costs to be wrong": bool(knob.cost),
+        "evidence: where the recommended value comes from": bool(knob.evidence),
+        "persists: what keeps it over a reboot": bool(knob.persists),
         "a want that its own check takes": not knob.want or knob.check(knob.want) == "",
     }
     return [what for what, there in lacks.items() if not there]
 
 
-def with_cases() -> set[str]:
-    files = [*(CASES / "knobs").glob("*.json"), *(CASES / "knobs_host").glob("*.json")]
-    return {json.loads(path.read_text()).get("knob", "") for path in files}
+def cases_of(name: str) -> list[dict[str, Any]]:
+    return [case for knob, case in CASES.values() if knob == name]
+
+
+def told(name: str, case: dict[str, Any]) -> list[list[str]]:
+    rows: list[list[str]] = case["findings"]
+    return rows
+
+
+def unknown(knob: Knob) -> list[str]:
+    """Questions to which the paper machine of the cases has no answer."""
+    host = ReplayHost(gpu_host.machine([{"bdf": PORT, "port": True}, {"bdf": GPU, "below": PORT}], {}))
+    if not knob.starts:
+        engine.check(knob, host)
+    return host.unrecorded
+
+
+def written() -> set[str]:
+    """Names of knobs in the tests of the real kernel and of the lab."""
+    texts = [path.read_text() for room in ("kernel", "lab") for path in (ROOT / "tests" / room).glob("test_*.py")]
+    return {name for name in KNOBS if any('"%s"' % name in text for text in texts)}
+
+
+def documented() -> set[str]:
+    text = (ROOT / "docs" / "host-tuning.md").read_text()
+    return {name for name in KNOBS if re.search(r"(?<![\w-])%s(?![\w-])" % name, text)}
 
 
 def mentioned() -> set[str]:
@@ -47,7 +83,8 @@ def mentioned() -> set[str]:
 
 @pytest.mark.parametrize("name", KNOBS)
 def test_nothing_was_forgotten(name: str) -> None:
-    assert forgotten(name) == []
+    lacks = forgotten(name)
+    assert not lacks, "%s lacks:\n  %s" % (name, "\n  ".join(lacks))
 
 
 def made_in(path: Path) -> set[str]:

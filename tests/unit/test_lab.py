@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from hosttune.bench import plan
-from hosttune.core import profile
+from hosttune.core.wanted import profile
 from hosttune.serve import declare
 from lab import LabError, accel, cases, deploy, needs, supervisor
 from lab import __main__ as lab_command

@@ -14,8 +14,8 @@ from hosttune.core.lxc import restart, see, store, sync
 from hosttune.core.lxc.needs import Wanted
 from hosttune.core.lxc.outlook import wanted_of
 from hosttune.core.model import Refused
-from hosttune.core.profile import Container
 from hosttune.core.recording.hosts import ReplayHost, Unrecorded, merge
+from hosttune.core.wanted.profile import Container
 from tests.unit.lxc_cases import NODES, PROC_DEVICES, a_host, real
 
 STOPPED = {"rc": 1, "err": "200 doesn't exist"}

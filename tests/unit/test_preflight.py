@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from hosttune import nvml, preflight
-from hosttune.core.profile import Profile
 from hosttune.core.recording.hosts import load
+from hosttune.core.wanted.profile import Profile
 from hosttune.data import machine
 
 IDLE = nvml.Gpu(0, "GPU-1", "0000:01:00.0", "H200", 150 << 30, 600 << 20)

@@ -14,9 +14,10 @@ import yaml
 from hosttune.cli.profile import load
 from hosttune.core.knobs import KNOBS
 from hosttune.core.model import ON, Refused
-from hosttune.core.places import json_lines, line_of
-from hosttune.core.profile import Container, schema, validate
-from hosttune.core.shipped_profiles import SHIPPED, resolve
+from hosttune.core.wanted.places import json_lines, line_of
+from hosttune.core.wanted.profile import Container, validate
+from hosttune.core.wanted.schema import schema
+from hosttune.core.wanted.shipped import SHIPPED, resolve
 
 ROOT = Path(__file__).parents[2]
 MISSION = yaml.safe_load("""

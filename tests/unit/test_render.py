@@ -16,9 +16,9 @@ import jsonschema
 import pytest
 
 from hosttune.core.catalogue import finding
-from hosttune.core.ignore import apply_ignores
 from hosttune.core.model import ERROR, FAIL, PROVED, SKIP, Action, Finding, Hint, Report, Step, exit_code
-from hosttune.core.profile import Ignore
+from hosttune.core.wanted.ignore import apply_ignores
+from hosttune.core.wanted.profile import Ignore
 from hosttune.render import as_json, junit, text
 from hosttune.render.visible import visible
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from hosttune.core.model import Refused
-from hosttune.core.profile import Profile, validate
 from hosttune.core.recording.hosts import load
+from hosttune.core.wanted.profile import Profile, validate
 from hosttune.data import machine
 from hosttune.serve import command, deaths, declare, nccl, unit
 from hosttune.serve.devices import Devices, devices

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from hosttune.core.profile import validate
 from hosttune.core.recording.hosts import ReplayHost
 from hosttune.core.stage import manifest
+from hosttune.core.wanted.profile import validate
 from hosttune.serve import declare, loader
 
 MODEL = manifest.Manifest("m", "/srv/m", "/srv/m", "", 0.0, "1", 32 << 20, (), seconds=3.14)

@@ -13,8 +13,8 @@ from hosttune.core import status
 from hosttune.core.catalogue import CATALOGUE, finding
 from hosttune.core.knobs import boot_units
 from hosttune.core.model import ERROR, FAIL, OK, SKIP, WARN, Action, Finding, Hint, Report, Step
-from hosttune.core.profile import validate
 from hosttune.core.recording.hosts import ReplayHost, merge
+from hosttune.core.wanted.profile import validate
 from hosttune.render import status_text
 
 MACHINE = json.loads((Path(__file__).parents[1] / "cases/knobs/mrrs-512-to-4096.json").read_text())["machine"]

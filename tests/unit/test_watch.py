@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from hosttune.core import boot, uevents, watch
-from hosttune.core.profile import PATH
 from hosttune.core.recording.hosts import ReplayHost, merge
+from hosttune.core.wanted.profile import PATH
 
 GPU = "0000:11:00.0"
 CONFIG = "/sys/bus/pci/devices/%s/config" % GPU

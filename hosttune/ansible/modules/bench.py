@@ -121,8 +121,9 @@ from typing import Any, Dict, List, Sequence
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils.core import installed, model, profile, task
+from ..module_utils.core import installed, model, task
 from ..module_utils.core.door import host, live
+from ..module_utils.core.wanted import profile
 
 SPEC = {
     "profile": {"type": "dict", "default": {}},

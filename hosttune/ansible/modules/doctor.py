@@ -109,10 +109,11 @@ from typing import Any, Dict, NoReturn
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils.core import model, profile, task
+from ..module_utils.core import model, task
 from ..module_utils.core.doctor import examine
 from ..module_utils.core.door import host, live
 from ..module_utils.core.gpu import gpus
+from ..module_utils.core.wanted import profile
 
 SPEC = {
     "profile": {"type": "dict", "default": {}},

@@ -140,9 +140,10 @@ from typing import Any, Dict
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils.core import model, profile, task
+from ..module_utils.core import model, task
 from ..module_utils.core.door import host, live
 from ..module_utils.core.lxc import cuda, fleet, outlook, patience, vms
+from ..module_utils.core.wanted import profile
 
 SPEC = {
     "profile": {"type": "dict", "default": {}},

@@ -149,9 +149,10 @@ from typing import Any, Dict, Sequence
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils.core import installed, model, profile, task
+from ..module_utils.core import installed, model, task
 from ..module_utils.core.door import host, live
 from ..module_utils.core.stage import add, declared, plan, source
+from ..module_utils.core.wanted import profile
 
 DOWNLOAD_SECONDS = 86400
 SPEC = {

@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, Mapping
 from ..door.host import Host, bytes_or_none, digest, read_or_none
 from ..machine import container
 from ..model import Knob, Reading, Refused, Step
-from ..profile import PATH
+from ..wanted.profile import PATH
 
 ID, NAME = "HT102", "boot-units"
 CODE = "/usr/local/lib/hosttune"

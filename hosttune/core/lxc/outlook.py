@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
-from .. import journal, profile
+from .. import journal
 from ..catalogue import finding
 from ..door.child import NOT_TRIED
 from ..door.host import Host, errname, list_or_empty
@@ -15,6 +15,7 @@ from ..machine.devices import DeviceTable
 from ..model import ERROR, FAIL, OK, PROVED, SKIP, WARN, Action, Finding, Hint, Refused, Step
 from ..pci import bus
 from ..recording.hosts import Unrecorded
+from ..wanted import profile
 from . import cpus, restart, see, store, vms
 from .edit import Edit
 from .entries import ALLOW
@@ -116,7 +117,7 @@ def outlook(host: Host, ct_id: str, wanted: Wanted, devices: Optional[DeviceTabl
         except (OSError, Unrecorded) as e:
             why = errname(e) if isinstance(e, OSError) else str(e)
             more.append(finding("HT903", ERROR, config.subject, "could not look into the container: " + why,
-                                hint=Hint("sudo hosttune lxc show %s" % ct_id, "host", "nothing", "none")))
+                                hint=Hint("sudo hosttune lxc show %s" % ct_id, "host", "", "look")))
         denied = [one for one in seen if one.state == see.DENIED]
         if denied and planned.free:
             wanted = replace(wanted, refused=True)

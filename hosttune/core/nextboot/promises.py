@@ -10,8 +10,8 @@ from ..catalogue import finding
 from ..door.host import Host, errname, list_or_empty
 from ..knobs.boot_units import KNOBS_UNIT, NAME, STAGE_UNIT, UNITS
 from ..model import FAIL, OK, PROVED, WARN, Finding, Hint, Refused
-from ..profile import PATH, Profile
 from ..stage import declared, source, whole
+from ..wanted.profile import PATH, Profile
 
 WANTS = UNITS + "/multi-user.target.wants"
 _APPLY = Hint("hosttune apply boot-units --profile FILE", "host", "nothing is restarted", "apply")
@@ -41,7 +41,7 @@ def models(host: Host, profile: Profile, caches: Sequence[str]) -> List[Finding]
                     want="whole on a disk",
                     proof=PROVED,
                     evidence=(why,),
-                    hint=Hint(e.way_out if isinstance(e, Refused) else "ls -lL %s" % spec, "host"),
+                    hint=Hint(e.way_out, "host") if isinstance(e, Refused) else Hint("ls -lL %s" % spec, "host", "", "look"),
                 )
             )
             continue

@@ -10,8 +10,8 @@ from ..catalogue import finding
 from ..door.host import Host, errname
 from ..machine import container
 from ..model import ERROR, WARN, Finding, Hint, Refused, Report
-from ..profile import Profile
 from ..recording.hosts import SCHEMA, RecordingHost, Unrecorded
+from ..wanted.profile import Profile
 from . import boot_files, guests, kernel, libraries, majors, module, nodes, ownership, promises, upkeep
 from .kept import kept
 from .kernel import NextKernel
@@ -74,11 +74,8 @@ def _ask(what: str, ask: Callable[[], T], found: List[Finding]) -> Optional[T]:
         return ask()
     except OSError as e:
         why = "%s%s" % (errname(e), ": %s" % e.filename if e.filename else "")
-        found.append(
-            finding(
-                "HT903", ERROR, what, "could not be told: " + why, hint=Hint("sudo hosttune doctor --next-boot", "host")
-            )
-        )
+        as_root = Hint("sudo hosttune doctor --next-boot", "host", "", "look")
+        found.append(finding("HT903", ERROR, what, "could not be told: " + why, hint=as_root))
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as e:
         if isinstance(e, Unrecorded):
             found.append(finding("HT902", WARN, what, str(e)))

@@ -11,7 +11,7 @@ from ..door.host import Host
 from ..lxc import models as in_container
 from ..lxc import outlook, sync
 from ..model import FAIL, Finding, Refused, Report
-from ..profile import Container, Profile
+from ..wanted.profile import Container, Profile
 from . import add, manifest, nodes, pages, source, space, status
 from .pace import FREE, Pace
 from .plan import Fetch, Wanted

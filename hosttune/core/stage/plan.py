@@ -29,7 +29,7 @@ Fetch = Callable[[str, str, Sequence[str]], None]
 class Wanted:
     """A model as it is declared. others: bytes of all other models that shall fit beside it. engines: bytes that its engines
     need beside it. declared: names of all declared models, which are evicted last. fetch: None where nothing may be fetched.
-    pace: how hard the copy may work."""
+    pace: how hard the copy may work. hashed: on its way; else `stage verify` does it later."""
 
     name: str
     spec: str
@@ -41,6 +41,7 @@ class Wanted:
     declared: FrozenSet[str] = frozenset()
     fetch: Optional[Fetch] = None
     pace: Pace = FREE
+    hashed: bool = True
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ def plan(host: Host, wanted: Wanted, copy: Optional[Copy] = None) -> Plan:
     kept = _kept(host, copy, staged, given)
     todo = tuple(file for file in given.files if file.path not in kept)
     if todo or staged is None:
-        doubts = given.doubts if given.machine else whole.refuse_unless_whole(host, given)
+        doubts = given.doubts if given.machine else whole.refuse_unless_whole(host, given, wanted.hashed)
     else:
         doubts = tuple(Doubt(*row) for row in staged.doubts)
     doubts += _unpinned(wanted, given)

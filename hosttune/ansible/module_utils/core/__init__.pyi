@@ -7,5 +7,4 @@ from hosttune.core import installed as installed
 from hosttune.core import knobs as knobs
 from hosttune.core import model as model
 from hosttune.core import place as place
-from hosttune.core import profile as profile
 from hosttune.core import task as task

@@ -7,8 +7,8 @@ import time
 from dataclasses import replace
 from typing import List, Sequence
 
-from .catalogue import finding
-from .model import FAIL, WARN, Finding, Hint
+from ..catalogue import finding
+from ..model import FAIL, WARN, Finding, Hint
 from .profile import Ignore
 
 

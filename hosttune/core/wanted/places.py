@@ -7,7 +7,7 @@ import json
 import re
 from typing import Dict, List, Mapping, Optional, Set
 
-from .model import Refused
+from ..model import Refused
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+')
 
