@@ -11,6 +11,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 OK, WARN, FAIL, SKIP, ERROR = "ok", "warn", "fail", "skip", "error"
 STATUSES = (OK, WARN, FAIL, SKIP, ERROR)
 SEVERITIES = ("correctness", "performance", "hygiene", "security")
+LOOK = "look"
 PROVED, FITS = "proved", "fits"
 """proved: the errno was seen, the numbers agree and the responsible line was read. fits: all that is known agrees."""
 
@@ -23,12 +24,20 @@ a want in the profile or by its name on the command line, all three are failures
 
 @dataclass(frozen=True)
 class Hint:
-    """What to run, where, and what it costs. `action` is for machines: apply, restart, reboot, reconfigure, hardware, none."""
+    """What to run, where, and what it costs. `action` is for machines: apply, restart, reboot, reconfigure, hardware, look, none.
+
+    look: the command mends nothing. It shows what a person decides by, and `costs` is then what follows from what is seen.
+    """
 
     command: str = ""
     where: str = ""
     costs: str = ""
     action: str = "none"
+
+    @property
+    def word(self) -> str:
+        """What a command is called for a person: fix, or look where nothing is mended by it."""
+        return LOOK if self.action == LOOK else "fix"
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import errno
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from .door.host import Host
-from .model import ERROR, FAIL, Action, Finding, Step, as_dict
+from .model import ERROR, FAIL, LOOK, Action, Finding, Step, as_dict
 from .wanted.ignore import apply_ignores
 from .wanted.profile import Ignore
 
@@ -66,12 +66,12 @@ def lines(findings: Sequence[Finding], steps: Sequence[Step] = (), actions: Sequ
 
 
 def fixes(findings: Sequence[Finding]) -> List[str]:
-    """What is wrong, each with the command that mends it and where to run that."""
+    """What is wrong, each with the command that mends it (or shows what to decide by) and where to run that."""
     told = []
     for f in trouble(findings):
         told.append("%s %s %s: %s" % (f.id, f.machine, f.subject, f.summary))
         if f.hint.command:
-            told.append("  fix%s: %s" % (" on " + f.hint.where if f.hint.where else "", f.hint.command))
+            told.append("  %s%s: %s" % (f.hint.word, " on " + f.hint.where if f.hint.where else "", f.hint.command))
     return told
 
 
@@ -114,8 +114,9 @@ def result(host: Host, findings: Sequence[Finding], steps: Sequence[Step] = (), 
 
 
 def _told(wrong: Sequence[Finding]) -> str:
-    """The first of what is wrong, and the first fix: the two may stand in different findings."""
+    """The first of what is wrong, and the first fix: the two may stand in different findings. A look only where there is none."""
     first = wrong[0]
-    fix = next(("\n  fix: " + f.hint.command for f in wrong if f.hint.command), "")
+    hints = sorted((f.hint for f in wrong if f.hint.command), key=lambda hint: hint.word == LOOK)
+    fix = "\n  %s: %s" % (hints[0].word, hints[0].command) if hints else ""
     where = " (%s)" % first.evidence[0] if first.evidence else ""
     return "%d not as wanted, first %s %s: %s%s%s" % (len(wrong), first.id, first.subject, first.summary, where, fix)

@@ -131,7 +131,7 @@ def _reasons(f: Finding, setting: Setting | None, width: int, style: Style) -> I
                 yield from _paragraph(word, text, width)
     if f.hint.command and f.status in (FAIL, ERROR, WARN):
         first, *more = f.hint.command.splitlines()
-        yield "    %-8s %s" % ("fix", style(first, bold=True))
+        yield "    %-8s %s" % (f.hint.word, style(first, bold=True))
         yield from ("             " + line for line in more)
 
 

@@ -37,4 +37,4 @@ def _case(suite: ET.Element, f: Finding) -> None:
     kind = "skipped" if f.ignored else _ELEMENT.get(f.status)
     if kind:
         child = ET.SubElement(case, kind, message=f.ignored or f.summary)
-        child.text = "\n".join([*f.evidence, *(["fix: " + f.hint.command] if f.hint.command else [])])
+        child.text = "\n".join([*f.evidence, *(["%s: %s" % (f.hint.word, f.hint.command)] if f.hint.command else [])])

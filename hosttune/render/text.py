@@ -2,7 +2,8 @@
 """A Report for a person: the cause first, then what else is wrong, then one line for all that is well.
 
 A line is: mark, id, subject, what was seen and wanted. Below it the evidence, then one command that can be pasted, where
-to run it and what it costs. Meaning never rests on colour alone.
+to run it and what it costs; or, where a person has to decide, what to look at and what follows from it.
+Meaning never rests on colour alone.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import replace
 
 import click
 
-from ..core.model import ERROR, FAIL, OK, SKIP, WARN, Action, Finding, Report, Step, counts, first_cause
+from ..core.model import ERROR, FAIL, LOOK, OK, SKIP, WARN, Action, Finding, Report, Step, counts, first_cause
 from .visible import visible, visible_report
 
 MARKS = {OK: "✓", WARN: "!", FAIL: "✗", SKIP: "–", ERROR: "?"}
@@ -98,11 +99,11 @@ def told(group: list[Finding], style: Style, marks: dict[str, str]) -> Iterator[
     if f.hint.command:
         where = " (%s)" % f.hint.where if f.hint.where else ""
         first, *more = f.hint.command.splitlines()
-        yield "     fix%s:  %s" % (where, style(first, bold=True))
+        yield "     %s%s:  %s" % (f.hint.word, where, style(first, bold=True))
         for line in more:
             yield "          %s" % line
     if f.hint.costs and f.hint.command:
-        yield "     costs:  %s" % f.hint.costs
+        yield "     %s  %s" % ("then: " if f.hint.word == LOOK else "costs:", f.hint.costs)
     if f.decide:
         yield "     to be sure:  %s" % f.decide
 

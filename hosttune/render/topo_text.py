@@ -238,4 +238,4 @@ def _told(findings: Sequence[Finding], style: Style) -> Iterator[str]:
             mark = style("! ", fg="yellow", bold=True) if f.status == WARN else style("✓ ", fg="green")
             yield "%s%s  %s: %s" % (mark, f.id, f.subject, visible(f.summary))
             if f.hint.command:
-                yield "     fix (%s):  %s" % (f.hint.where, style(f.hint.command, bold=True))
+                yield "     %s (%s):  %s" % (f.hint.word, f.hint.where, style(f.hint.command, bold=True))

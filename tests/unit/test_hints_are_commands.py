@@ -22,6 +22,13 @@ PROGRAMS = set(
     "systemctl tail ulimit unset update-grub update-initramfs dracut awk uname unattended-upgrade bootctl".split()
 )
 ENDS = {";", "&&", "||", "|", "$(", "("}
+LOOKS = re.compile(
+    r"(cat|grep|ls|dmesg|journalctl|lspci|ps|ss|fuser|df|lsmod|modinfo|stat|readlink|uname|awk|tail|findmnt|apt-cache|strace)\b"
+    r"|systemctl (show|status)\b|dkms status|ldconfig -p|bpftool cgroup show|kubectl explain|env( -u \S+)*$|sysctl \w"
+    r"|nvidia-smi( -q| -L| mig -i \S+ -lgip| conf-compute -grs|$)|(sudo )?hosttune (doctor|check|explain|status|lxc show)"
+    r"|\S+ (-m pip list|-c 'import torch)"
+)
+"""Commands that change nothing."""
 
 
 def findings() -> dict[str, Finding]:
@@ -65,6 +72,21 @@ def test_each_begins_with_a_program(told: dict[str, Finding]) -> None:
     prose = {text: told[text].id for text in told if not set(first_words(text)) <= PROGRAMS}
     assert prose == {}
     assert len(told) > 80
+
+
+def test_what_only_looks_is_called_a_look_and_nothing_else_is(told: dict[str, Finding]) -> None:
+    """People run what stands behind `fix`, and wonder that nothing is fixed."""
+    hints = {f.hint.command: f.hint for f in told.values() if f.hint.command}
+    looks = {text for text in hints if simple(text) and all(LOOKS.match(part) for part in simple(text))}
+    assert {text for text, hint in hints.items() if hint.word == "look"} == looks
+    assert 20 < len(looks) < len(hints) - 40
+
+
+def simple(command: str) -> list[str]:
+    """Its simple commands; what stands behind a # is words."""
+    bare = re.sub(r"'[^']*'", lambda quoted: re.sub("[|;()]", " ", quoted.group()), command.partition("#")[0])
+    words = re.split(r"\$\(|\)|&&|\|\|?|;", bare)
+    return [word.strip() for word in words if word.strip()]
 
 
 def test_none_resets_or_wipes_more_than_its_subject(told: dict[str, Finding]) -> None:

@@ -113,6 +113,18 @@ def test_the_first_line_is_the_cause() -> None:
     assert text.render(REPORT).splitlines()[0].split()[1] == "HT401"
 
 
+def test_a_hint_that_mends_nothing_is_no_fix_in_any_face() -> None:
+    hint = Hint("dmesg | tail", "host", "no command is sure to heal it", "look")
+    look = finding("HT409", FAIL, "/dev/nvidia3", "EIO", hint=hint)
+    report = Report("doctor", findings=(look,))
+    assert text.render(report).splitlines()[1:3] == [
+        "     look (host):  dmesg | tail",
+        "     then:   no command is sure to heal it",
+    ]
+    assert "look: dmesg | tail" in junit.render(report) and "fix" not in junit.render(report)
+    jsonschema.validate(as_json.data(report), json.loads((ROOT / "docs/report.schema.json").read_text()))
+
+
 def test_ascii_is_ascii() -> None:
     assert text.render(REPORT, ascii_only=True, verbose=True).isascii()
 

@@ -26,5 +26,8 @@ def test_bytes_that_are_no_utf8_fail_no_task() -> None:
 def test_a_failed_task_says_what_where_and_the_way_out() -> None:
     found = [finding("HT428", "fail", "ct:200", "the container is locked (backup)", evidence=("/etc/pve/lxc/200.conf:3",),
                      hint=Hint("pct unlock 200"))]  # fmt: skip
-    msg = task.result(ReplayHost({}), found, mode="apply", check_mode=False)["msg"]
+    found.insert(0, finding("HT409", "fail", "/dev/nvidia3", "EIO", hint=Hint("dmesg | tail", "host", "", "look")))
+    msg = task.result(ReplayHost({}), found[1:], mode="apply", check_mode=False)["msg"]
     assert all(words in msg for words in ("ct:200", "locked (backup)", "/etc/pve/lxc/200.conf:3", "fix: pct unlock 200"))
+    assert task.result(ReplayHost({}), found, mode="apply", check_mode=False)["msg"].endswith("fix: pct unlock 200")
+    assert task.fixes(found)[1] == "  look on host: dmesg | tail"

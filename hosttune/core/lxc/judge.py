@@ -52,7 +52,7 @@ def _missing(document: Document, have: Entries, needed: Sequence[Need], wanted: 
     """Nodes that no entry gives."""
     out = [finding("HT421", FAIL, subject, "GPU %d is wanted, and the host has no /dev/nvidia%d" % (number, number),
                    have="GPUs of the host: " + (", ".join(map(str, devices.gpus())) or "none"), want="GPU %d" % number,
-                   hint=Hint("nvidia-smi -L", "host", "nothing", "none"))
+                   hint=Hint("nvidia-smi -L", "host", "declare GPUs that it has (gpus:)", "look"))
            for number in absent_gpus(have, wanted, devices)]
     for need in needed:
         if have.dev(need.path) or have.binds(need.path) or have.hook:
@@ -240,7 +240,7 @@ def _snapshots(document: Document, devices: DeviceTable, subject: str) -> List[F
         for rule in () if section.free else stale_rules(section, devices):
             out.append(finding("HT425", WARN, subject, "snapshot [%s] holds `%s`, and %d is %s now: a rollback brings it back"
                                % (name, rule.line.value, rule.major, rule.owner or "nobody's"), have=rule.line.value,
-                               hint=Hint("after a rollback: hosttune lxc sync " + _id(subject), "host", "nothing", "none"),
+                               hint=Hint("hosttune lxc sync " + _id(subject), "host, after a rollback", "nothing", "apply"),
                                evidence=(document.place(rule.line),)))
     return out
 

@@ -36,7 +36,7 @@ def judge(host: Host, kernel: NextKernel) -> Optional[Finding]:
             want=kernel.initrd,
             proof=PROVED,
             evidence=(kernel.how,),
-            hint=Hint(make.replace(" -u ", " -c "), "host", "nothing is restarted"),
+            hint=Hint(make.replace(" -u ", " -c "), "host", "nothing is restarted", "apply"),
         )
     newer = _newer(host, stat.mtime)
     if newer:
@@ -49,7 +49,7 @@ def judge(host: Host, kernel: NextKernel) -> Optional[Finding]:
             want="made after %s" % newer[0],
             proof=PROVED,
             evidence=tuple(newer[:3]),
-            hint=Hint(make, "host", "nothing is restarted"),
+            hint=Hint(make, "host", "nothing is restarted", "apply"),
         )
     copied = ("the copy in the boot partition was not looked at; `proxmox-boot-tool refresh` renews it",)
     return finding(

@@ -60,7 +60,7 @@ def judge(host: Host, kernel: Optional[NextKernel]) -> Finding:
             ERROR,
             "next kernel",
             "no kernel lies in /boot: what boots next is decided outside this machine",
-            hint=Hint("ls /boot", "host"),
+            hint=Hint("ls /boot", "host", "", "look"),
         )
     said = "%s boots next%s" % (kernel.release, "" if kernel.release != running else ", as now")
     image = kernel.image or "/boot/vmlinuz-" + kernel.release
@@ -76,8 +76,10 @@ def judge(host: Host, kernel: Optional[NextKernel]) -> Finding:
             want=image,
             proof=PROVED,
             evidence=(kernel.how,),
-            hint=Hint(
-                "proxmox-boot-tool kernel unpin" if pinned else "ls -l %s" % shlex.quote(folder), "host", "nothing"
+            hint=Hint("proxmox-boot-tool kernel unpin", "host", "nothing is restarted", "apply")
+            if pinned
+            else Hint(
+                "ls -l %s" % shlex.quote(folder), "host", "install that kernel again, or make another the default", "look"
             ),
         )
     if not kernel.sure:

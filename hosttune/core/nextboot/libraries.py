@@ -96,7 +96,7 @@ def _guest(host: Host, guest: Guest, module: Module) -> Finding:
             key,
             "its libraries could not be looked at: %s" % errname(e),
             machine=key,
-            hint=Hint("sudo hosttune doctor --next-boot", "host"),
+            hint=Hint("sudo hosttune doctor --next-boot", "host", "", "look"),
         )
 
 
@@ -147,5 +147,6 @@ def _compare(host: Host, root: str, subject: str, machine: str, module: Module) 
             % (shlex.quote(path), module.version, " (without kernel modules)" if inside else ""),
             machine,
             "running programs keep the old library until they are started again",
+            "look",
         ),
     )

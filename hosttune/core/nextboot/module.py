@@ -81,7 +81,7 @@ def _missing(host: Host, kernel: NextKernel, name: str, ran: Ran) -> Finding:
     subject = "%s for %s" % (name, kernel.release)
     if ran.rc == 127 or ran.timeout:
         why = "modinfo is not installed" if ran.rc == 127 else "modinfo gave no answer in %g s" % ran.timeout
-        return finding("HT702", ERROR, subject, why, hint=Hint("apt install kmod", "host"))
+        return finding("HT702", ERROR, subject, why, hint=Hint("apt install kmod", "host", "nothing is restarted", "apply"))
     real = modprobe.behind(host, name)[-1]
     others = [r for r in releases(host) if r != kernel.release and not isinstance(_modinfo(host, r, real), Ran)]
     evidence = [
@@ -108,7 +108,7 @@ def _missing(host: Host, kernel: NextKernel, name: str, ran: Ran) -> Finding:
         want="there",
         proof=PROVED,
         evidence=tuple(evidence),
-        hint=Hint(command, "host", costs),
+        hint=Hint(command, "host", costs, "apply"),
     )
 
 
@@ -147,6 +147,7 @@ def _wrong(
             "dkms status   # install the driver's %s kernel modules, version %s" % (want, nvidia.version),
             "host",
             "takes effect with the next boot",
+            "look",
         ),
     )
 
@@ -172,7 +173,8 @@ def _firmware(host: Host, nvidia: Module) -> Optional[Finding]:
         hint=Hint(
             "ls /lib/firmware/nvidia   # reinstall the driver's firmware of version %s" % nvidia.version,
             "host",
-            "nothing",
+            "",
+            "look",
         ),
     )
 

@@ -160,7 +160,7 @@ def _starts(host: Host, guest: Guest, first: Optional[Maker]) -> List[Finding]:
                     evidence=("%s needs it" % place,),
                     machine="ct:" + guest.id,
                     hint=Hint(
-                        "ls -l %s   # take the line out, or make what it names" % shlex.quote(path), "host", "nothing"
+                        "ls -l %s   # take the line out, or make what it names" % shlex.quote(path), "host", "", "look"
                     ),
                 )
             ]

@@ -37,6 +37,7 @@ def judge(host: Host, kernel: NextKernel) -> List[Finding]:
                     "grep -rn ids= /etc/modprobe.d   # take the id out, then update-initramfs -u",
                     "host",
                     "virtual machines that use such a GPU lose it",
+                    "look",
                 ),
             )
         ]

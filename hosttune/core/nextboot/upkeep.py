@@ -44,7 +44,7 @@ def judge(host: Host) -> List[Finding]:
                 want="install ok installed",
                 proof=PROVED,
                 evidence=tuple("%s: %s" % (name, status) for name, status, _ in broken[:3]),
-                hint=Hint("dpkg --configure -a", "host", "may build modules, which takes minutes"),
+                hint=Hint("dpkg --configure -a", "host", "may build modules, which takes minutes", "apply"),
             )
         ]
     held = {name for name, status, _ in packages if status.startswith("hold ")}
@@ -64,7 +64,7 @@ def _waiting(host: Host, names: Sequence[str]) -> List[Finding]:
                 ERROR,
                 "packages",
                 "apt-cache does not say what can be upgraded: %s" % said,
-                hint=Hint("apt-cache policy %s" % " ".join(map(shlex.quote, names)), "host"),
+                hint=Hint("apt-cache policy %s" % " ".join(map(shlex.quote, names)), "host", "", "look"),
             )
         ]
     rows: List[Tuple[str, str, str]] = re.findall(r"(?m)^(\S+):\n +Installed: (\S+)\n +Candidate: (\S+)", ran.out)

@@ -48,12 +48,11 @@ def said(name: str, code: Any) -> str:
     return "%s returned %s" % (name, code)
 
 
-def without(machine: Machine, folder: str) -> str:
-    """The command that keeps the loader out of a folder: by the variable that leads there, or by the list of ldconfig."""
+def without(machine: Machine, folder: str) -> Hint:
+    """What keeps the loader out of a folder: the variable that leads there, or the list of ldconfig, which a person edits."""
     named = machine.env.get("LD_LIBRARY_PATH", "").split(":")
     if not any(folder == entry.rstrip("/") for entry in named):
-        return "grep -rn %s /etc/ld.so.conf /etc/ld.so.conf.d   # take that line out, then ldconfig" % shlex.quote(
-            folder
-        )
+        listed = "grep -rn %s /etc/ld.so.conf /etc/ld.so.conf.d" % shlex.quote(folder)
+        return Hint(listed + "   # take that line out, then ldconfig", OWN, ANEW, "look")
     rest = ":".join(entry for entry in named if entry.rstrip("/") != folder)
-    return "export LD_LIBRARY_PATH=%s   # without %s" % (shlex.quote(rest), folder)
+    return Hint("export LD_LIBRARY_PATH=%s   # without %s" % (shlex.quote(rest), folder), OWN, ANEW, "reconfigure")

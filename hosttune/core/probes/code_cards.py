@@ -87,7 +87,7 @@ def mig(machine: Machine, name: str, code: int, where: str) -> Optional[Finding]
             % ((index,) * 3),
             where,
             "MIG off needs the GPU to be idle",
-            "reconfigure",
+            "look",
         ),
         "nvidia-smi -L",
     )
@@ -139,7 +139,7 @@ def licence(machine: Machine, name: str, code: int, where: str) -> Optional[Find
             "nvidia-smi -q | grep -i license   # then: journalctl -u nvidia-gridd",
             "this virtual machine",
             "",
-            "reconfigure",
+            "look",
         ),
         "nvidia-smi -q | grep -i license",
     )
@@ -154,13 +154,13 @@ def capability(machine: Machine, name: str, code: int, where: str) -> Optional[F
         "4",
         "0",
         (said("nvmlDeviceGetMemoryInfo", code), "nvmlInit returned 0"),
-        Hint(
-            "hosttune lxc sync CTID --caps"
-            if machine.kind == "lxc"
-            else "ls -l /dev/nvidia-caps   # the container's environment needs NVIDIA_MIG_MONITOR_DEVICES=all",
+        Hint("hosttune lxc sync CTID --caps", where, "the container is made anew", "reconfigure")
+        if machine.kind == "lxc"
+        else Hint(
+            "ls -l /dev/nvidia-caps   # the container's environment needs NVIDIA_MIG_MONITOR_DEVICES=all",
             where,
             "the container is made anew",
-            "reconfigure",
+            "look",
         ),
         "ls -l /dev/nvidia-caps; cat /dev/nvidia-caps/nvidia-cap1",
     )

@@ -86,7 +86,7 @@ def sva(machine: Machine, name: str, code: int, where: str) -> Optional[Finding]
             "grep ARM_SMMU_V3_SVA /boot/config-%s" % machine.around.release,
             where,
             "another kernel needs a reboot",
-            "reboot",
+            "look",
         ),
         "nvidia-smi -q | grep -i 'addressing mode'   # None: that is it",
     )
@@ -115,7 +115,7 @@ def seccomp(machine: Machine, name: str, code: int, where: str) -> Optional[Find
             _UNFILTERED.get(machine.kind, "systemctl show -p SystemCallFilter UNIT   # the unit that this runs in"),
             where,
             "the program, or its container, starts anew",
-            "reconfigure",
+            "reconfigure" if machine.kind in ("docker", "podman") else "look",
         ),
         "strace -f -e openat,ioctl,mmap PROGRAM   # which call does it refuse?",
     )

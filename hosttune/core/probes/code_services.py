@@ -30,7 +30,7 @@ def fabric(machine: Machine, name: str, code: int, where: str) -> Optional[Findi
                 "nvidia-smi conf-compute -grs   # not ready, in a confidential virtual machine: attest first, then -srs 1",
                 where,
                 "",
-                "reconfigure",
+                "look",
             ),
             "nvidia-smi conf-compute -grs; nvidia-smi -q | grep -i -A3 fabric",
         )
@@ -66,7 +66,7 @@ def fabric(machine: Machine, name: str, code: int, where: str) -> Optional[Findi
         "not ready",
         "ready",
         seen,
-        Hint("journalctl -u nvidia-fabricmanager -n 30", where, "", "reconfigure"),
+        Hint("journalctl -u nvidia-fabricmanager -n 30", where, "", "look"),
         "nv-fabricmanager -v beside %s" % (machine.module or "the driver's version"),
     )
 
@@ -101,12 +101,7 @@ def compat(machine: Machine, name: str, code: int, where: str) -> Optional[Findi
         path,
         "the driver's own",
         ("libcuda.so.1 -> %s" % path, said(name, code)),
-        Hint(
-            without(machine, path.rpartition("/")[0]),
-            OWN,
-            ANEW,
-            "reconfigure",
-        ),
+        without(machine, path.rpartition("/")[0]),
     )
 
 

@@ -161,7 +161,7 @@ def _cuda(machines: Machines, machine: Machine, faults: List[Finding]) -> Option
             machine=machine.key,
             decide="env -u LD_LIBRARY_PATH -u LD_PRELOAD -u CUDA_MPS_PIPE_DIRECTORY PROGRAM   # one at a time",
             evidence=("cuInit %s" % _told(code), "cuInit in a clean environment returned 0"),
-            hint=Hint("env | grep -e ^CUDA_ -e ^LD_", "the shell or unit that starts the program", "", "reconfigure"),
+            hint=Hint("env | grep -e ^CUDA_ -e ^LD_", "the shell or unit that starts the program", "", "look"),
         )
     return _failed(
         machine,
@@ -210,7 +210,7 @@ def _failed(
         proof=FITS,
         decide=decide,
         evidence=("%s %s" % (name, _told(code)), *("strace: %s" % line for line in machine.around.trace[-2:])),
-        hint=Hint(decide.partition("   #")[0], where, "", "none"),
+        hint=Hint(decide.partition("   #")[0], where, "", "look"),
         machine=machine.key,
     )
 
@@ -272,7 +272,7 @@ def _count(machine: Machine, faults: List[Finding]) -> Optional[Finding]:
         decide=decide,
         evidence=tuple(evidence),
         machine=machine.key,
-        hint=Hint("nvidia-smi -L", "here", "", "none"),
+        hint=Hint("nvidia-smi -L", "here", "", "look"),
     )
 
 

@@ -6,7 +6,7 @@ Meanings of its errnos: NVIDIA open kernel modules, nv.c (nvidiaN) and uvm.c (nv
 
 from __future__ import annotations
 
-from typing import List, Mapping, Optional, Tuple
+from typing import List, Mapping, Optional
 
 from ..catalogue import finding
 from ..doctor.survey import UVM_NODE, UVM_TOOLS, Machine, Node
@@ -74,7 +74,7 @@ def _judge(machines: Machines, machine: Machine, node: Node) -> Optional[Finding
     if node.path == UVM_NODE and status == FAIL and node.open != "ENXIO":
         return _uvm(machines, machine, node, what)
     # Nobody's programs are ended for a node that nothing misses.
-    command, costs = _cure(node, bdf, works)
+    cure = _cure(node, bdf, works, below(machines, machine))
     if minor.isdigit() and not bdf and node.open in ("ENODEV", "ENXIO"):
         meaning = "the driver has no GPU %s: %s" % (minor, _on_bus(machines, machine))
     elif bdf:
@@ -90,21 +90,22 @@ def _judge(machines: Machines, machine: Machine, node: Node) -> Optional[Finding
         machine=machine.key,
         decide="dmesg | grep -e NVRM -e Xid | tail",
         evidence=("%s: %s, access says ok, open says %s" % (node.path, node.rdev, node.open),),
-        hint=Hint(command, below(machines, machine), costs, "hardware"),
+        hint=cure,
     )
 
 
-def _cure(node: Node, bdf: str, works: bool) -> Tuple[str, str]:
-    """(command, what it costs and what comes after it)."""
+def _cure(node: Node, bdf: str, works: bool, where: str) -> Hint:
     if node.path in (UVM_NODE, UVM_TOOLS) and not works:
-        return _RELOAD, "every CUDA program on this host has to end first"
+        return Hint(_RELOAD, where, "every CUDA program on this host has to end first", "apply")
     if not bdf and node.open in ("ENODEV", "ENXIO"):
-        return "echo 1 > /sys/bus/pci/rescan", (
-            "nothing is restarted; it finds a card that answers again, else: power off and on, seat, riser"
-        )
-    return "dmesg | grep -e NVRM -e Xid | tail", (
-        "only looks: the log names the hardware's fault. No command is sure to heal it; a reset, power off and on, or another "
-        "slot may (hosttune explain HT409). Until then leave it out of CUDA_VISIBLE_DEVICES (nvidia-smi -L)"
+        costs = "nothing is restarted; it finds a card that answers again, else: power off and on, seat, riser"
+        return Hint("echo 1 > /sys/bus/pci/rescan", where, costs, "hardware")
+    return Hint(
+        "dmesg | grep -e NVRM -e Xid | tail",
+        where,
+        "the log names the hardware's fault. No command is sure to heal it; a reset, power off and on, or another slot may "
+        "(hosttune explain HT409). Until then leave it out of CUDA_VISIBLE_DEVICES (nvidia-smi -L)",
+        "look",
     )
 
 

@@ -42,7 +42,7 @@ def _judge(machines: Machines, machine: Machine) -> List[Finding]:
                     "host",
                     "a full power cycle, not a reboot, brings "
                     "a GPU back that is stuck in D3cold; else look at seat, riser and power",
-                    "hardware",
+                    "look",
                 ),
                 machine=machine.key,
             )
@@ -96,7 +96,7 @@ def _bound_elsewhere(machines: Machines, machine: Machine, gpu: Gpu, others: boo
                     "cat /etc/modprobe.d/*vfio*",
                     "host",
                     "giving it back takes it away from the virtual machine and needs a reboot",
-                    "reconfigure",
+                    "look",
                 ),
             )
         ]
@@ -138,7 +138,7 @@ def _bound_elsewhere(machines: Machines, machine: Machine, gpu: Gpu, others: boo
             proof=FITS,
             decide="dmesg | grep NVRM",
             evidence=("%s is absent" % link, "/sys/module/nvidia/version is %s" % machine.module),
-            hint=Hint("dmesg | grep NVRM", "host", "", "hardware"),
+            hint=Hint("dmesg | grep NVRM", "host", "", "look"),
             machine=machine.key,
         )
     ]

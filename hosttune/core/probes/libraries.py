@@ -69,12 +69,7 @@ def _judge(machines: Machines, machine: Machine, name: str) -> Optional[Finding]
             proof=PROVED,
             evidence=("%s -> %s" % (name, path),),
             machine=machine.key,
-            hint=Hint(
-                without(machine, path.rpartition("/")[0]),
-                "the user's own shell or unit",
-                "the process starts anew",
-                "reconfigure",
-            ),
+            hint=without(machine, path.rpartition("/")[0]),
         )
     if machine.module and version and version != machine.module:
         return _mismatch(machines, machine, name, path, version, answer)
@@ -108,7 +103,7 @@ def _missing(machines: Machines, machine: Machine, name: str, why: str) -> Findi
                 "ls -lL $(ldconfig -p | awk '/%s/ { print $NF }')" % name.partition(".so")[0],
                 "this container" if inside else "host",
                 "take away the one that is %s, then ldconfig" % ("empty" if broken == "HT356" else "32-bit"),
-                "reconfigure",
+                "look",
             ),
         )
     return finding(
@@ -125,7 +120,7 @@ def _missing(machines: Machines, machine: Machine, name: str, why: str) -> Findi
             "ldconfig -p | grep %s" % name.partition(".")[0],
             "this container" if inside else "host",
             "what is missing: %s" % fix,
-            "reconfigure",
+            "look",
         ),
     )
 

@@ -65,7 +65,7 @@ def _by_mode(machines: Machines, machine: Machine, node: Node) -> List[Finding]:
                 proof=FITS,
                 evidence=(seen,),
                 decide="journalctl -k | grep -i -e apparmor -e avc   # on the host",
-                hint=Hint("journalctl -k | grep -i -e apparmor -e avc", below(machines, machine), "", "reconfigure"),
+                hint=Hint("journalctl -k | grep -i -e apparmor -e avc", below(machines, machine), "", "look"),
                 machine=machine.key,
             )
         ]
@@ -94,7 +94,7 @@ def _by_mode(machines: Machines, machine: Machine, node: Node) -> List[Finding]:
             below(machines, machine),
             "DeviceFileMode 432 is 0660 (438 is 0666): "
             "add the user to group %d, or set NVreg_DeviceFileMode=0666" % node.gid,
-            "reconfigure",
+            "look",
         )
     return [
         finding(
@@ -133,7 +133,7 @@ def _by_mount(machine: Machine, node: Node) -> List[Finding]:
                 proof=FITS,
                 evidence=(seen,),
                 decide="journalctl -k | grep -i -e apparmor -e avc   # on the host",
-                hint=Hint("journalctl -k | grep -i -e apparmor -e avc", "host", "", "reconfigure"),
+                hint=Hint("journalctl -k | grep -i -e apparmor -e avc", "host", "", "look"),
                 machine=machine.key,
             )
         ]

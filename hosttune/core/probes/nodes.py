@@ -96,7 +96,7 @@ def _given_none(machines: Machines, machine: Machine) -> Finding:
             _PASS_IN.get(machine.kind, "ls -l /dev/nvidia*   # pass these in, where this container is made"),
             below(machines, machine),
             "the container is made, or started, anew",
-            "reconfigure",
+            "reconfigure" if machine.kind in _PASS_IN else "look",
         ),
         machine=machine.key,
     )

@@ -156,13 +156,13 @@ def _lacks(machine: Machine, node: Node) -> bool:
 def _hint(machines: Machines, machine: Machine, rules: Sequence[str], others: bool, reason: cgroup.Reason) -> Hint:
     where = below(machines, machine)
     if machine.userns:
-        return Hint("grep -n 'devices.deny' /etc/pve/lxc/%s.conf" % ct_id(machine), where, "", "reconfigure")
+        return Hint("grep -n 'devices.deny' /etc/pve/lxc/%s.conf" % ct_id(machine), where, "", "look")
     if machine.kind == "host":
         return Hint(
             "systemctl show --property=DevicePolicy,DeviceAllow UNIT",
             "host",
             "a unit needs DeviceAllow=char-nvidia, char-nvidiactl and char-nvidia-uvm, then its restart",
-            "reconfigure",
+            "look",
         )
     if machine.kind == "kubernetes":
         return Hint(
@@ -186,7 +186,7 @@ def _hint(machines: Machines, machine: Machine, rules: Sequence[str], others: bo
             "restart",
         )
     if reason.kind == cgroup.ELSEWHERE:
-        return Hint("bpftool cgroup show /sys/fs/cgroup/lxc/%s effective" % ct_id(machine), where, "", "reconfigure")
+        return Hint("bpftool cgroup show /sys/fs/cgroup/lxc/%s effective" % ct_id(machine), where, "", "look")
     return Hint(
         live_and_kept(machine, rules),
         where,

@@ -37,7 +37,7 @@ def _judge(machine: Machine) -> Finding:
             machine=machine.key,
             proof=PROVED,
             evidence=(seen.error,),
-            hint=Hint("%s -m pip list" % python, "the engine's environment"),
+            hint=Hint("%s -m pip list" % python, "the engine's environment", "", "look"),
         )
     what = "PyTorch %s (CUDA %s)" % (seen.torch, seen.runtime or "none: built for the CPU")
     if not seen.error:
@@ -81,7 +81,7 @@ def _judge(machine: Machine) -> Finding:
         decide=test,
         evidence=evidence,
         machine=machine.key,
-        hint=Hint(test, "the engine's environment"),
+        hint=Hint(test, "the engine's environment", "", "look"),
     )
 
 
