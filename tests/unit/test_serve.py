@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from hosttune.core.knobs import boot_units
 from hosttune.core.model import Refused
-from hosttune.core.recording.hosts import load
+from hosttune.core.recording.replay import load
 from hosttune.core.wanted.profile import Profile, validate
 from hosttune.data import machine
 from hosttune.serve import command, deaths, declare, nccl, unit
@@ -99,6 +100,8 @@ def test_the_unit_leaves_cuda_alone_and_asserts_its_model() -> None:
     text = rendered().text
     for breaks in ("PrivateDevices", "ProtectClock", "MemoryDenyWriteExecute", "ProcSubset"):
         assert not any(line.startswith(breaks) for line in text.splitlines())
+    (after,) = [line for line in text.splitlines() if line.startswith("After=")]
+    assert boot_units.STAGE_UNIT in after.split(), "at boot the model comes first"
     assert "\nAssertPathExists=/srv/models/m\n" in text and "\nLimitMEMLOCK=infinity\n" in text
 
 
