@@ -16,12 +16,11 @@ from .core.catalogue import finding
 from .core.doctor import examine
 from .core.doctor.survey import Declared
 from .core.door.glance import Glance
-from .core.door.host import Host, errname
+from .core.door.host import Host, Unrecorded, errname
 from .core.gpu import gpus
 from .core.lxc import inside
 from .core.model import ERROR, FAIL, OK, SKIP, WARN, Finding, Hint, Refused, Report
 from .core.pci import bus
-from .core.recording.hosts import Unrecorded
 from .core.wanted.profile import Profile
 from .data import machine
 

@@ -16,8 +16,8 @@ from ..core.doctor.survey import Machine
 from ..core.door.live import LiveHost
 from ..core.gpu import gpus
 from ..core.model import Refused, Report
-from ..core.recording.hosts import load as recordings
-from ..core.recording.hosts import redact
+from ..core.recording.redaction import redact
+from ..core.recording.replay import load as recordings
 from ..core.wanted.profile import Profile
 from ..data import machine
 from . import replay as recorded_file

@@ -263,7 +263,7 @@ def _table(path: str, gpu_count: int | None, pve_container: str | None) -> tuple
 
 
 def _recorded(path: str, text: str) -> tuple[Host, DeviceTable]:
-    from ..core.recording.hosts import load as machines
+    from ..core.recording.replay import load as machines
     from ..data import machine
 
     try:

@@ -15,7 +15,10 @@ import click
 from ..core.door.host import Host
 from ..core.door.live import LiveHost
 from ..core.model import Refused
-from ..core.recording.hosts import SCHEMA, RecordingHost, load, redact
+from ..core.recording.record import RecordingHost
+from ..core.recording.redaction import redact
+from ..core.recording.replay import load
+from ..core.recording.shape import SCHEMA
 from ..data import machine
 
 

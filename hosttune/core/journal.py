@@ -9,9 +9,8 @@ import shlex
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Dict, List
 
-from .door.host import Host, digest, read_or_none
+from .door.host import Host, Unrecorded, digest, read_or_none
 from .model import Refused, Step
-from .recording.hosts import Unrecorded
 
 STATE = "/var/lib/hosttune"
 JOURNAL = STATE + "/journal.jsonl"

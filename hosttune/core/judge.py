@@ -10,9 +10,8 @@ from __future__ import annotations
 from typing import List, Mapping, Optional, Tuple
 
 from .catalogue import finding
-from .door.host import Host, errname
+from .door.host import Host, Unrecorded, errname
 from .model import ERROR, FAIL, OK, ON, OPT_IN, SKIP, WARN, Finding, Hint, Knob, Reading, Refused, Step
-from .recording.hosts import Unrecorded
 
 
 def check(knob: Knob, host: Host, want: str = "") -> List[Finding]:

@@ -11,7 +11,7 @@ from typing import Callable, Dict, List, Mapping, Sequence, Tuple
 from . import boot, engine, journal
 from .catalogue import finding
 from .door.glance import Glance
-from .door.host import Host, errname, read_or_none
+from .door.host import Host, Unrecorded, errname, read_or_none
 from .gpu import gpus
 from .knobs import boot_units
 from .lxc import outlook, store, sync
@@ -20,7 +20,6 @@ from .machine import container
 from .machine.devices import NVIDIA_STATIC_MAJOR, UVM, device_table
 from .model import ERROR, FAIL, OK, WARN, Action, Finding, Hint, Refused, Report, Step
 from .pci import bus
-from .recording.hosts import Unrecorded
 from .settings import wants
 from .stage import declared as models
 from .wanted.profile import Profile

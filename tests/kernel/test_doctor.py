@@ -20,7 +20,9 @@ from hosttune.core.doctor.survey import Declared, survey
 from hosttune.core.door.live import LiveHost
 from hosttune.core.model import Finding, first_cause
 from hosttune.core.probes import PROBES
-from hosttune.core.recording.hosts import SCHEMA, RecordingHost, load
+from hosttune.core.recording.record import RecordingHost
+from hosttune.core.recording.replay import load
+from hosttune.core.recording.shape import SCHEMA
 from hosttune.data import machine
 from tests.kernel.conftest import MakeContainer
 from tests.kernel.container import Container

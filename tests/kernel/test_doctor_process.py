@@ -18,7 +18,9 @@ from hosttune.core.door.live import LiveHost
 from hosttune.core.lxc import inside
 from hosttune.core.model import Finding, Refused, first_cause
 from hosttune.core.probes import PROBES
-from hosttune.core.recording.hosts import SCHEMA, RecordingHost, load
+from hosttune.core.recording.record import RecordingHost
+from hosttune.core.recording.replay import load
+from hosttune.core.recording.shape import SCHEMA
 from hosttune.data import machine
 from tests.kernel.cgroup_device import DeviceCgroup, Rule
 from tests.kernel.conftest import MakeContainer

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hosttune.core.recording.hosts import merge
+from hosttune.core.recording.merge import merge
 from tests.kernel.pci_tree import ABSENT, PciFunction, port, recorded
 
 PARAMS = """\

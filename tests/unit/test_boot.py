@@ -17,7 +17,8 @@ from hosttune.core import boot, corezip, engine, units
 from hosttune.core.door.host import digest
 from hosttune.core.knobs import boot_units
 from hosttune.core.model import Refused
-from hosttune.core.recording.hosts import ReplayHost, merge
+from hosttune.core.recording.merge import merge
+from hosttune.core.recording.replay import ReplayHost
 from hosttune.core.stage import manifest, nodes, tmpfs
 from hosttune.core.wanted.profile import PATH, validate
 

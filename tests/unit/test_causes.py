@@ -18,7 +18,11 @@ from hosttune.core.doctor.survey import Declared, survey
 from hosttune.core.machine import engine_python, trace
 from hosttune.core.model import FAIL, Finding, first_cause
 from hosttune.core.probes import PROBES
-from hosttune.core.recording.hosts import SCHEMA, RecordingHost, ReplayHost, merge, redact
+from hosttune.core.recording.merge import merge
+from hosttune.core.recording.record import RecordingHost
+from hosttune.core.recording.redaction import redact
+from hosttune.core.recording.replay import ReplayHost
+from hosttune.core.recording.shape import SCHEMA
 from hosttune.data import machine
 
 CASES: dict[str, dict[str, Any]] = yaml.safe_load(

@@ -16,7 +16,9 @@ from hosttune.core import boot, engine
 from hosttune.core.catalogue import finding
 from hosttune.core.knobs import KNOBS
 from hosttune.core.model import FAIL, OK, REPORT, SKIP, Finding, Hint, Report
-from hosttune.core.recording.hosts import SCHEMA, ReplayHost, merge
+from hosttune.core.recording.merge import merge
+from hosttune.core.recording.replay import ReplayHost
+from hosttune.core.recording.shape import SCHEMA
 from hosttune.core.settings import Setting, settings, wants
 from hosttune.core.wanted.profile import Profile, validate
 from hosttune.render import check_table

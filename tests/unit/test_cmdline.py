@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hosttune.core.configured import cmdline
-from hosttune.core.recording.hosts import ReplayHost
+from hosttune.core.recording.replay import ReplayHost
 
 ABSENT = {"errno": "ENOENT"}
 LOADER_INFO = "07000000" + "systemd-boot 257.9".encode("utf-16-le").hex()

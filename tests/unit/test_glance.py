@@ -10,9 +10,9 @@ import pytest
 
 from hosttune.core import engine
 from hosttune.core.door.glance import Glance
-from hosttune.core.door.host import Host
+from hosttune.core.door.host import Host, Unrecorded
 from hosttune.core.knobs import KNOBS
-from hosttune.core.recording.hosts import ReplayHost, Unrecorded
+from hosttune.core.recording.replay import ReplayHost
 from tests.unit import gpu_host
 
 

@@ -18,7 +18,7 @@ from hosttune.core.doctor.examine import examine, judge
 from hosttune.core.doctor.survey import Declared
 from hosttune.core.door.host import Ran
 from hosttune.core.model import Finding, Refused
-from hosttune.core.recording.hosts import SCHEMA
+from hosttune.core.recording.shape import SCHEMA
 from hosttune.data import machine
 from tests.unit.test_causes import BASES
 from tests.unit.test_causes import CASES as CAUSES

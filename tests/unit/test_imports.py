@@ -47,7 +47,7 @@ BENEATH = {
     "machine": {"door"},
     "recording": {"door", "machine"},
     "configured": {"door"},
-    "pci": {"door", "recording"},
+    "pci": {"door"},
     "gpu": {"door", "machine", "pci"},
     "wanted": set(),
 }

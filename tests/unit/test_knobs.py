@@ -15,7 +15,7 @@ import pytest
 from hosttune.core import engine
 from hosttune.core.knobs import BY_ID, KNOBS
 from hosttune.core.model import Step
-from hosttune.core.recording.hosts import ReplayHost
+from hosttune.core.recording.replay import ReplayHost
 from tests.unit import gpu_host
 
 CASES = sorted((Path(__file__).parents[1] / "cases" / "knobs").glob("*.json"))

@@ -13,7 +13,7 @@ import pytest
 from hosttune.core import engine
 from hosttune.core.knobs import KNOBS
 from hosttune.core.model import Finding
-from hosttune.core.recording.hosts import ReplayHost
+from hosttune.core.recording.replay import ReplayHost
 from tests.unit import gpu_host, test_knobs_host
 from tests.unit.test_hints_are_commands import PROGRAMS, first_words
 

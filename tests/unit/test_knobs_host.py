@@ -21,7 +21,8 @@ from hosttune.core.door.host import read_or_none
 from hosttune.core.knobs import BY_ID, KNOBS
 from hosttune.core.machine import sysfs
 from hosttune.core.model import Finding, Step
-from hosttune.core.recording.hosts import ReplayHost, merge
+from hosttune.core.recording.merge import merge
+from hosttune.core.recording.replay import ReplayHost
 
 ABSENT = {"errno": "ENOENT"}
 FOLDER = Path(__file__).parents[1] / "cases" / "knobs_host"

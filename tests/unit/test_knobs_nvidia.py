@@ -15,7 +15,7 @@ from hosttune.core import boot, engine
 from hosttune.core.configured import modprobe, module_options
 from hosttune.core.gpu.nvidia_smi import ASK
 from hosttune.core.knobs import BY_ID, KNOBS, NVIDIA
-from hosttune.core.recording.hosts import ReplayHost
+from hosttune.core.recording.replay import ReplayHost
 from hosttune.core.settings import wants
 from hosttune.core.wanted.profile import PATH, validate
 from tests.unit import gpu_host

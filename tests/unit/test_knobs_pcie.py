@@ -12,7 +12,7 @@ from hosttune.core.knobs import BY_ID, KNOBS
 from hosttune.core.knobs.pcie_aspm import POLICY
 from hosttune.core.pci import bus, express
 from hosttune.core.pci import link as pci_link
-from hosttune.core.recording.hosts import ReplayHost
+from hosttune.core.recording.replay import ReplayHost
 from tests.kernel.pci_tree import PciFunction
 from tests.unit import gpu_host
 

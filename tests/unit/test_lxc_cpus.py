@@ -12,7 +12,7 @@ from hosttune.core.lxc import document as doc
 from hosttune.core.lxc.needs import Wanted
 from hosttune.core.lxc.outlook import wanted_of
 from hosttune.core.model import Refused
-from hosttune.core.recording.hosts import merge
+from hosttune.core.recording.merge import merge
 from hosttune.core.wanted.profile import Container
 from tests.unit.lxc_cases import real
 from tests.unit.test_lxc_store import Paper, a_node

@@ -12,7 +12,7 @@ from hosttune.core.lxc import sync
 from hosttune.core.lxc.edit import Edit, edit
 from hosttune.core.lxc.needs import Wanted
 from hosttune.core.machine.devices import DeviceTable, Node, device_table
-from hosttune.core.recording.hosts import ReplayHost
+from hosttune.core.recording.replay import ReplayHost
 from tests.unit.lxc_cases import NODES, PROC_DEVICES, real
 from tests.unit.test_lxc_store import Paper, a_node
 

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from hosttune.core.door.host import Host
+from hosttune.core.door.host import Host, Unrecorded
 from hosttune.core.lxc import restart, see, store, sync
 from hosttune.core.lxc.needs import Wanted
 from hosttune.core.lxc.outlook import wanted_of
 from hosttune.core.model import Refused
-from hosttune.core.recording.hosts import ReplayHost, Unrecorded, merge
+from hosttune.core.recording.merge import merge
+from hosttune.core.recording.replay import ReplayHost
 from hosttune.core.wanted.profile import Container
 from tests.unit.lxc_cases import NODES, PROC_DEVICES, a_host, real
 

@@ -8,7 +8,7 @@ import pytest
 from hosttune.core.gpu import gpus
 from hosttune.core.lxc import store, vms
 from hosttune.core.model import Refused
-from hosttune.core.recording.hosts import merge
+from hosttune.core.recording.merge import merge
 from tests.unit.test_lxc_cpus import two_sockets
 from tests.unit.test_lxc_store import Paper, a_node
 

@@ -25,7 +25,10 @@ from hosttune.core.model import FAIL, OK, WARN, Finding, Refused
 from hosttune.core.nextboot import grub
 from hosttune.core.nextboot import module as boot
 from hosttune.core.nextboot.verdict import next_boot, recorded
-from hosttune.core.recording.hosts import RecordingHost, ReplayHost, load, merge, redact
+from hosttune.core.recording.merge import merge
+from hosttune.core.recording.record import RecordingHost
+from hosttune.core.recording.redaction import redact
+from hosttune.core.recording.replay import ReplayHost, load
 from hosttune.core.wanted.profile import validate
 from hosttune.data import machine
 from tests.unit.test_hostile_answers import EVILS, texts, would_run

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hosttune import nvml, preflight
-from hosttune.core.recording.hosts import load
+from hosttune.core.recording.replay import load
 from hosttune.core.wanted.profile import Profile
 from hosttune.data import machine
 

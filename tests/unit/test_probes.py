@@ -18,7 +18,7 @@ from hosttune.core.doctor.diagnose import diagnose
 from hosttune.core.doctor.survey import Declared, survey
 from hosttune.core.model import FAIL, Finding, as_dict, first_cause
 from hosttune.core.probes import PROBES
-from hosttune.core.recording.hosts import load
+from hosttune.core.recording.replay import load
 from hosttune.data import machine
 
 CASES = Path(__file__).resolve().parents[1] / "cases" / "doctor"

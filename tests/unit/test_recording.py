@@ -16,11 +16,14 @@ from jsonschema import Draft202012Validator
 
 from hosttune.core.doctor import examine
 from hosttune.core.doctor.survey import Declared, survey
-from hosttune.core.door.host import Host, Inquiry, Ran, digest
+from hosttune.core.door.host import Host, Inquiry, Ran, Unrecorded, digest
 from hosttune.core.door.live import LiveHost
 from hosttune.core.model import ERROR, FAIL, WARN, Refused
-from hosttune.core.recording.hosts import SCHEMA, RecordingHost, ReplayHost, Unrecorded, load, merge, redact
-from hosttune.core.recording.shape import _ANSWERS, _VALUES
+from hosttune.core.recording.merge import merge
+from hosttune.core.recording.record import RecordingHost
+from hosttune.core.recording.redaction import redact
+from hosttune.core.recording.replay import ReplayHost, load
+from hosttune.core.recording.shape import _ANSWERS, _VALUES, SCHEMA
 from hosttune.data import machine
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hosttune.core.recording.hosts import ReplayHost
+from hosttune.core.recording.replay import ReplayHost
 from hosttune.core.stage import manifest
 from hosttune.core.wanted.profile import validate
 from hosttune.serve import declare, loader

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from hosttune.core.model import Refused
-from hosttune.core.recording.hosts import ReplayHost
+from hosttune.core.recording.replay import ReplayHost
 from hosttune.core.stage import nodes
 from hosttune.core.stage.nodes import Copy
 

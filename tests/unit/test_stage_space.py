@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from hosttune.core.recording.hosts import ReplayHost
+from hosttune.core.recording.replay import ReplayHost
 from hosttune.core.stage import space
 
 MEMINFO = "MemTotal: 16777216 kB\nMemAvailable: 12582912 kB\n"

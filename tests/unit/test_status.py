@@ -13,7 +13,8 @@ from hosttune.core import status
 from hosttune.core.catalogue import CATALOGUE, finding
 from hosttune.core.knobs import boot_units
 from hosttune.core.model import ERROR, FAIL, OK, SKIP, WARN, Action, Finding, Hint, Report, Step
-from hosttune.core.recording.hosts import ReplayHost, merge
+from hosttune.core.recording.merge import merge
+from hosttune.core.recording.replay import ReplayHost
 from hosttune.core.wanted.profile import validate
 from hosttune.render import status_text
 

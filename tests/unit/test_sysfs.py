@@ -10,7 +10,7 @@ import pytest
 from hosttune.core import engine, journal
 from hosttune.core.machine import sysfs
 from hosttune.core.model import Knob, Reading, Refused, Step
-from hosttune.core.recording.hosts import ReplayHost
+from hosttune.core.recording.replay import ReplayHost
 
 GOVERNORS = "/sys/devices/system/cpu/cpufreq/policy*/scaling_governor"
 

@@ -8,7 +8,7 @@ import json
 from hosttune.core import task
 from hosttune.core.catalogue import finding
 from hosttune.core.model import Hint, Refused, Step
-from hosttune.core.recording.hosts import ReplayHost
+from hosttune.core.recording.replay import ReplayHost
 
 ODD = "caf\udce9 \x1b[2J"
 

@@ -17,7 +17,9 @@ from hosttune.cli import main
 from hosttune.core.gpu import groups
 from hosttune.core.model import Refused
 from hosttune.core.pci import topology
-from hosttune.core.recording.hosts import SCHEMA, ReplayHost, merge
+from hosttune.core.recording.merge import merge
+from hosttune.core.recording.replay import ReplayHost
+from hosttune.core.recording.shape import SCHEMA
 from hosttune.render import topo_svg, topo_text
 from tests.unit import topology_machines as machines
 from tests.unit.topology_machines import End, Port

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from hosttune.core import boot, uevents, watch
-from hosttune.core.recording.hosts import ReplayHost, merge
+from hosttune.core.recording.merge import merge
+from hosttune.core.recording.replay import ReplayHost
 from hosttune.core.wanted.profile import PATH
 
 GPU = "0000:11:00.0"

@@ -15,8 +15,9 @@ from ..door.host import Host
 from ..lxc import inside, store
 from ..model import ERROR, WARN, Finding, Hint, Refused
 from ..probes import PROBES
-from ..recording.hosts import SCHEMA, RecordingHost, ReplayHost, load
-from ..recording.shape import answer_of, refuse_bad
+from ..recording.record import RecordingHost
+from ..recording.replay import ReplayHost, load
+from ..recording.shape import SCHEMA, answer_of, refuse_bad
 from .diagnose import diagnose
 from .survey import Declared, Machine, survey
 

@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple, TypeVar
 
 from ..configured import modprobe
-from ..door.host import Host, list_or_empty, read_or_none
+from ..door.host import Host, Unrecorded, list_or_empty, read_or_none
 from ..gpu import gpus
 from ..machine import kernel_log, trace
 from ..pci.bus import DEVICES, NVIDIA
-from ..recording.hosts import Unrecorded
 
 HMM, UVM_USERS = "/sys/module/nvidia_uvm/parameters/uvm_disable_hmm", "/sys/module/nvidia_uvm/refcnt"
 PARAMS, SUSPENDS = "/proc/driver/nvidia/params", "/sys/power/suspend_stats/success"

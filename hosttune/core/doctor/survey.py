@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, TypeVar
 
-from ..door.host import ENV_PREFIXES, Host, Inquiry, Who, errname, list_or_empty, read_or_none
+from ..door.host import ENV_PREFIXES, Host, Inquiry, Unrecorded, Who, errname, list_or_empty, read_or_none
 from ..gpu import gpus as numbers
 from ..lxc.facts import ContainerFacts, container_facts
 from ..machine.container import inside
@@ -22,7 +22,6 @@ from ..machine.engine_python import look as ask_python
 from ..machine.process import Process, process, unit
 from ..model import Refused
 from ..pci import bus
-from ..recording.hosts import Unrecorded
 from . import surroundings
 from .surroundings import Surroundings
 

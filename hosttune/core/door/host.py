@@ -2,7 +2,7 @@
 """The only door to a machine. Questions change nothing and can be recorded; effects are few, atomic and written down.
 
 Questions about files raise OSError with the errno that the kernel gave. `Host` is the shape that LiveHost
-(live.py), RecordingHost and ReplayHost (recording/hosts.py) share; everything else in core takes a Host and never touches the
+(live.py), RecordingHost and ReplayHost (core/recording) share; everything else in core takes a Host and never touches the
 machine itself.
 """
 
@@ -84,6 +84,14 @@ class Inquiry:
     calls: Mapping[str, Any]
     protected: bool = True
     stuck: str = ""
+
+
+class Unrecorded(LookupError):
+    """The recording does not hold the answer to a question. `question` says which."""
+
+    def __init__(self, question: str) -> None:
+        self.question = question
+        super().__init__("not recorded: " + question)
 
 
 class Host:

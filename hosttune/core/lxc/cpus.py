@@ -13,11 +13,10 @@ import re
 from typing import Dict, FrozenSet, List, Optional, Sequence, Tuple
 
 from ..catalogue import finding
-from ..door.host import Host, list_or_empty, read_or_none
+from ..door.host import Host, Unrecorded, list_or_empty, read_or_none
 from ..gpu import gpus
 from ..model import FITS, OK, WARN, Action, Finding, Hint, Refused
 from ..pci import bus
-from ..recording.hosts import Unrecorded
 from .document import RAW, Document, Line, effective_keys
 from .store import Config
 

@@ -11,8 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import List, Optional, Tuple
 
-from ..door.host import Host, read_or_none
-from ..recording.hosts import Unrecorded
+from ..door.host import Host, Unrecorded, read_or_none
 from .document import DROPPED, KEY, LXC, PVE, RAW, Document, effective_keys, parse
 from .keys import truth
 from .rules import DevEntry, Mount, Rule, parse_dev, parse_mount, parse_rule

@@ -13,9 +13,8 @@ from typing import Any, Dict, List, Mapping
 
 from .. import __main__ as served
 from .. import corezip
-from ..door.host import Host
+from ..door.host import Host, Unrecorded
 from ..model import Refused
-from ..recording.hosts import Unrecorded
 from .store import PVE_FOLDER
 
 PCT = ("/usr/sbin/pct", "/usr/bin/pct")

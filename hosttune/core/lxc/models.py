@@ -15,9 +15,8 @@ from typing import List, Optional, Sequence, Tuple
 
 from .. import engine
 from ..catalogue import finding
-from ..door.host import Host, errname
+from ..door.host import Host, Unrecorded, errname
 from ..model import ERROR, FAIL, OK, PROVED, SKIP, Action, Finding, Hint, Refused, Report, Step
-from ..recording.hosts import Unrecorded
 from ..stage import tmpfs
 from ..stage.manifest import MOUNT
 from . import document as doc

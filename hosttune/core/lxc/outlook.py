@@ -9,12 +9,11 @@ from typing import Any, List, Mapping, Optional, Sequence, Tuple
 from .. import journal
 from ..catalogue import finding
 from ..door.child import NOT_TRIED
-from ..door.host import Host, errname, list_or_empty
+from ..door.host import Host, Unrecorded, errname, list_or_empty
 from ..gpu import gpus
 from ..machine.devices import DeviceTable
 from ..model import ERROR, FAIL, OK, PROVED, SKIP, WARN, Action, Finding, Hint, Refused, Step
 from ..pci import bus
-from ..recording.hosts import Unrecorded
 from ..wanted import profile
 from . import cpus, restart, see, store, vms
 from .edit import Edit

@@ -7,10 +7,9 @@ import re
 from dataclasses import dataclass, replace
 from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
-from ..door.host import Host, list_or_empty, read_or_none
+from ..door.host import Host, Unrecorded, list_or_empty, read_or_none
 from ..machine import ports
 from ..machine.devices import UVM, DeviceTable, Node, device_table, is_nvidia_path
-from ..recording.hosts import Unrecorded
 from .entries import entries
 from .needs import Need
 from .store import Config, pve_container

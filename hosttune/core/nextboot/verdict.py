@@ -7,10 +7,11 @@ from functools import partial
 from typing import Any, Callable, Dict, List, Optional, Sequence, TypeVar
 
 from ..catalogue import finding
-from ..door.host import Host, errname
+from ..door.host import Host, Unrecorded, errname
 from ..machine import container
 from ..model import ERROR, WARN, Finding, Hint, Refused, Report
-from ..recording.hosts import SCHEMA, RecordingHost, Unrecorded
+from ..recording.record import RecordingHost
+from ..recording.shape import SCHEMA
 from ..wanted.profile import Profile
 from . import boot_files, guests, kernel, libraries, majors, module, nodes, ownership, promises, upkeep
 from .kept import kept

@@ -14,9 +14,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
-from ..door.host import Host, errname
+from ..door.host import Host, Unrecorded, errname
 from ..model import natural
-from ..recording.hosts import Unrecorded
 from . import bus, express
 
 GPU, NIC, NVME = "gpu", "nic", "nvme"
