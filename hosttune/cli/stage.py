@@ -34,27 +34,34 @@ def _caches() -> tuple[str, ...]:
     return source.hub_caches(os.environ, os.path.expanduser("~"))
 
 
-def _rate(context: click.Context, option: click.Parameter, text: str) -> float:
-    """Bytes a second."""
+def _rate(context: click.Context, option: click.Parameter, text: str | None) -> float | None:
+    """Bytes a second, 0 for as fast as it goes."""
     try:
-        return space.rate_of(text) if text else 0.0
+        return text if text is None else 0.0 if text == "none" else space.rate_of(text)
     except ValueError as e:
         raise click.BadParameter(str(e)) from None
 
 
 def paced(function: _Command) -> _Command:
     """--limit and --nice."""
-    nice = click.option("--nice", type=click.IntRange(0, 19), default=0, help="Behind others at CPUs and disk.")
-    limit = click.option("--limit", callback=_rate, default="", metavar="RATE", help="At most so much a second, as in 2GB/s.")
+    nice = click.option("--nice", type=click.IntRange(0, 19), help="Behind others at CPUs and disk.")
+    limit = click.option("--limit", callback=_rate, metavar="RATE", help="At most so much a second, as in 2GB/s, or none.")
     return limit(nice(function))
 
 
+def _rest(now: Progress) -> str:
+    """, 2.1 GB/s, 12 s left: as much of it as is known."""
+    left = "" if now.left is None or now.left < 1 else ", %d s left" % now.left
+    return ", %s/s%s" % (space.size_text(now.rate), left) if now.rate else ""
+
+
 class Line:
-    """Progress on stderr: one line that is written over where a terminal shows it, else one line an event."""
+    """Progress on stderr: one line that is written over where a terminal shows it; else one line an event, and one for each tenth
+    without any, for one file may take minutes."""
 
     def __init__(self) -> None:
         self.terminal = sys.stderr.isatty()
-        self.started, self.tenth = time.monotonic(), 0
+        self.started, self.said, self.fetching = time.monotonic(), 0, False
 
     def staged(self, now: Progress) -> None:
         """Told by the copy."""
@@ -62,34 +69,39 @@ class Line:
         if now.event == "wait":
             self._event("%s: another run of hosttune is staging; waiting for it to end" % now.name)
         elif now.event == "start":
-            self.started = time.monotonic()
+            self.started, self.said = time.monotonic(), 0
             self._event("%s: %s in %d files to copy" % (now.name, total, now.of - now.files))
         elif now.event == "file":
-            self._event("%s: %s of %s, file %d of %d: %s" % (now.name, size, total, now.files, now.of, now.file))
+            self.said = now.bytes
+            self._event("%s: %s of %s%s, file %d of %d: %s" % (now.name, size, total, _rest(now), now.files, now.of, now.file))
         elif now.event == "end":
             seconds = max(time.monotonic() - self.started, 1e-3)
-            self._event("%s: %s in %.1f s, %s/s, hashed" % (now.name, total, seconds, space.size_text(now.total / seconds)))
-        elif self.terminal and now.total:
-            left = "" if now.left is None else ", %d s left" % now.left
-            self._over("%s: %s of %s (%d%%), %d of %d files, %s/s%s" % (
-                now.name, size, total, 100 * now.bytes // now.total, now.files, now.of, space.size_text(now.rate), left))
+            how = "hashed" if now.hashed else "not hashed yet"
+            self._event("%s: %s in %.1f s, %s/s, %s" % (now.name, total, seconds, space.size_text(now.total / seconds), how))
+        else:
+            self._often("%s: %s of %s (%d%%), %d of %d files%s" % (
+                now.name, size, total, 100 * now.bytes // max(1, now.total), now.files, now.of, _rest(now)), now.bytes, now.total)
 
     def fetched(self, done: int, total: int) -> None:
-        """Told by a download: all the time on a terminal, else at each tenth."""
-        if not self.tenth:
+        """Told by a download."""
+        if not self.fetching:
             self._event("download: %s" % space.size_text(total))
-        tenth = 1 + (10 * done // total if total else 10)
+        self.fetching = True
         said = "download: %s of %s (%d%%)" % (space.size_text(done), space.size_text(total), 100 * done // max(1, total))
-        if self.terminal:
-            self._over(said)
-        elif tenth > self.tenth:
-            self._event(said)
-        self.tenth = tenth
+        self._often(said, done, total)
 
     def read(self, done: int, total: int) -> None:
         """Told by verify."""
+        said = "verify: %s of %s (%d%%)" % (space.size_text(done), space.size_text(total), 100 * done // max(1, total))
+        self._often(said, done, total)
+
+    def _often(self, text: str, done: int, total: int) -> None:
+        """All the time on a terminal, else when a tenth has come since the last line."""
         if self.terminal and total:
-            self._over("verify: %s of %s (%d%%)" % (space.size_text(done), space.size_text(total), 100 * done // total))
+            self._over(text)
+        elif (done - self.said) * 10 >= max(1, total):
+            self.said = done
+            self._event(text)
 
     def _event(self, text: str) -> None:
         click.echo(("\r\033[K" if self.terminal else "") + text, err=True)
@@ -111,13 +123,15 @@ class Line:
               help="Of the containers that use it. Default: as the profile says, else never.")  # fmt: skip
 @click.option("--threads", type=click.IntRange(0, 256), default=0, help="Default: one for each CPU, at most 32.")
 @paced
+@click.option("--hash", "when", type=click.Choice(declared.HASHED),
+              help="later: copy at memory speed; stage verify compares. Default: as the profile says, else now.")  # fmt: skip
 @click.option("--token-file", metavar="FILE", help="Of mode 0600, with the hub's token. Default: the profile's, else HF_TOKEN.")
 @click.option("--evict", is_flag=True, help="Take others out of memory for it: nobody's first; none that is in use.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done.")
 @profile_option
 @reporting
-def add(model: str, spec: str, restart: str | None, threads: int, limit: float, nice: int, token_file: str | None, evict: bool,
-        dry_run: bool, profile_path: str | None, output: Output) -> int:  # fmt: skip
+def add(model: str, spec: str, restart: str | None, threads: int, limit: float | None, nice: int | None, when: str | None,
+        token_file: str | None, evict: bool, dry_run: bool, profile_path: str | None, output: Output) -> int:  # fmt: skip
     """Bring MODEL into memory. Refused, with the sum, if it does not fit; a run that was killed goes on where it was."""
     profile, line = load(profile_path), Line()
     # A path that a person types may be relative; one in a profile may not.
@@ -130,7 +144,7 @@ def add(model: str, spec: str, restart: str | None, threads: int, limit: float, 
         hub.fetch(host, repository, revision, caches[0], token, hub.pythons(profile, os.environ), line.fetched)
 
     report = declared.bring(host, profile, model, spec, _caches(), restart, dry_run, line.staged, threads, evict, fetch,
-                            Pace(limit, nice))  # fmt: skip
+                            declared.pace_of(profile, model, limit, nice), when)  # fmt: skip
     line.end()
     return output.emit(report, profile)
 
@@ -154,10 +168,12 @@ def show(profile_path: str | None, output: Output) -> int:
 @click.option("--repair", is_flag=True, help="Copy the damaged chunks again, and only those.")
 @profile_option
 @reporting
-def verify(models: tuple[str, ...], limit: float, nice: int, repair: bool, profile_path: str | None, output: Output) -> int:
-    """Read every byte of each MODEL (of all that are staged) and compare with its digests."""
+def verify(models: tuple[str, ...], limit: float | None, nice: int | None, repair: bool, profile_path: str | None,
+           output: Output) -> int:  # fmt: skip
+    """Read every byte of each MODEL (of all that are staged) and compare with its digests; what was not hashed when it was
+    copied, with the hub's hash or with its source."""
     line = Line()
-    report = verifying.verify(LiveHost(), models, line.read, repair=repair, pace=Pace(limit, nice))
+    report = verifying.verify(LiveHost(), models, line.read, repair=repair, pace=Pace(limit or 0, nice or 0))
     line.end()
     return output.emit(report, load(profile_path))
 

@@ -161,6 +161,7 @@ CATALOGUE: Dict[str, Entry] = {
     "HT509": Entry("model-wiped", "correctness", "no staged model vanishes while the machine is up"),
     "HT510": Entry("model-pages", "performance", "a staged model lies in huge pages, on the nodes that were declared"),
     "HT511": Entry("engine-loader", "performance", "an engine loads a staged model with many threads and copies it no more"),
+    "HT512": Entry("model-not-verified", "correctness", "every staged model has been hashed, on its way or since"),
     "HT701": Entry("next-boot-kernel", "correctness", "it is known which kernel boots next"),
     "HT702": Entry("next-boot-module", "correctness", "the next kernel has nvidia modules that fit the GPUs"),
     "HT703": Entry("next-boot-signature", "correctness", "the next kernel takes the nvidia module's signature"),

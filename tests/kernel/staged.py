@@ -69,7 +69,7 @@ import itertools, os, signal, sys
 from hosttune.core.door.live import LiveHost
 from hosttune.core.wanted.profile import Profile
 from hosttune.core.stage import add, chunks, copy, declared, manifest, tmpfs, verify
-module, name, count, when = sys.argv[3:]
+module, name, count, when, hashed = sys.argv[3:]
 owner, calls = {"add": add, "chunks": chunks, "copy": copy, "manifest": manifest, "tmpfs": tmpfs}[module], itertools.count(1)
 real = getattr(owner, name)
 def killing(*args, **more):
@@ -83,14 +83,16 @@ def killing(*args, **more):
 setattr(owner, name, killing)
 if sys.argv[2] == "repair":
     verify.verify(LiveHost(), ["tiny"], repair=True)
+elif sys.argv[2] == "verify":
+    verify.verify(LiveHost(), ["tiny"])
 else:
-    declared.bring(LiveHost(), Profile(), "tiny", sys.argv[2])
+    declared.bring(LiveHost(), Profile(), "tiny", sys.argv[2], when=hashed)
 """
 
 
-def kill(folder: Path | str, where: tuple[str, str, int, str]) -> None:
+def kill(folder: Path | str, where: tuple[str, str, int, str], when: str = "now") -> None:
     env = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    argv = [sys.executable, "-c", KILLED, "tiny", str(folder), *map(str, where)]
+    argv = [sys.executable, "-c", KILLED, "tiny", str(folder), *map(str, where), when]
     done = subprocess.run(argv, env=env, capture_output=True, text=True)
     assert done.returncode == -signal.SIGKILL, done.stderr
 

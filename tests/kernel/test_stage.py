@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -18,10 +19,10 @@ from hosttune.core.door.live import LiveHost
 from hosttune.core.knobs import boot_units
 from hosttune.core.lxc import models as in_container
 from hosttune.core.model import Refused
-from hosttune.core.stage import add, declared, drop, manifest, pages, progress, space, tmpfs, verify
+from hosttune.core.stage import declared, drop, manifest, pages, progress, space, tmpfs, verify
 from hosttune.core.wanted.profile import Profile, validate
 from tests.kernel.conftest import MakeContainer
-from tests.kernel.container import REPOSITORY
+from tests.kernel.container import REPOSITORY, Container
 from tests.kernel.staged import FILES, MOUNT, bring, command, ids, is_whole, kill, scratched, seen
 from tests.kernel.staged import model as model  # fixtures
 from tests.kernel.staged import shm as shm
@@ -259,15 +260,25 @@ def test_who_waits_for_another_run_says_so_and_waits_as_long_as_that_may_take(
 
     def told(now: progress.Progress) -> None:
         events.append(now.event)
-        if now.event == "wait" and add.TURN_SECONDS:
+        if now.event == "wait" and manifest.TURN_SECONDS:
             other.__exit__(None, None, None)
 
     with monkeypatch.context() as patch, pytest.raises(Refused, match="another process holds the lock"):
-        patch.setattr(add, "TURN_SECONDS", 0)
+        patch.setattr(manifest, "TURN_SECONDS", 0)
         bring("tiny", model, told=told)
     assert ids(bring("tiny", model, told=told), "fail", "error") == set()
     assert events[:3] == ["wait", "wait", "start"]
-    assert "TimeoutStartSec=%d\n" % add.TURN_SECONDS in boot_units.unit(boot_units.STAGE_UNIT, "hosttune")
+    assert "TimeoutStartSec=%d\n" % manifest.TURN_SECONDS in boot_units.unit(boot_units.STAGE_UNIT, "hosttune")
+
+
+def test_half_copied_model_is_told_from_one_that_a_run_is_at(model: Path) -> None:
+    kill(model, ("add", "_record", 4, "after"))
+    with LiveHost().lock(manifest.LOCK):
+        told = [seen({}), seen({"tiny": str(model)})]
+    words = ["%s %s" % (f.summary, f.evidence) for report in told for f in report.findings if f.id == "HT502"]
+    assert len(words) == 2 and all("pid %d (" % os.getpid() in each and "stages models now" in each for each in words), words
+    (alone,) = [f for f in seen({}).findings if f.id == "HT502"]
+    assert "no run goes on with it" in alone.summary and alone.hint.command == "hosttune stage drop tiny"
 
 
 def test_what_is_to_be_pasted_names_the_source_of_a_model_that_nobody_declares() -> None:
@@ -428,13 +439,24 @@ def test_systemd_mounts_it_by_a_unit_and_does_so_at_the_next_boot_before_anythin
     assert "ActiveState=active" in unit and "UnitFileState=enabled" in unit
     escaped = container.attach("systemd-escape", "--path", "--suffix=mount", manifest.MOUNT).stdout.strip()
     assert tmpfs.unit_name(manifest.MOUNT) == escaped
+    _end_of_users(container)
+    assert container.attach("ls", "/dev/shm").stdout == "models\n", "what users left is gone"
     again = container.attach("python3", "-c", code)
-    assert again.stdout == "[] []\n", again.stdout + again.stderr
+    assert again.stdout == "[] []\n", "and the model is whole: " + again.stdout + again.stderr
     container.restart(booted=True)
     after = container.attach("findmnt", "-n", "-o", "SOURCE,OPTIONS", manifest.MOUNT).stdout
     assert after.startswith("hosttune-models"), "a boot brings the mount back, without models"
     assert container.attach("ls", "-A", manifest.MOUNT).stdout == ""
     assert container.attach("python3", "-c", code).stdout.startswith("[] "), "and staging fills it again"
+
+
+def _end_of_users(container: Container) -> None:
+    """RemoveIPC= and DynamicUser= take away what a user left in /dev/shm, as logind does at a last logout: by the same code."""
+    container.attach("sh", "-c", "useradd -u 1234 llm && mkdir /dev/shm/his && touch /dev/shm/his/x && chown -R llm /dev/shm/his")
+    for properties in (("User=llm", "RemoveIPC=yes"), ("DynamicUser=yes",)):
+        words = [word for one in properties for word in ("-p", one)]
+        ran = container.attach("systemd-run", "--wait", "-q", *words, "sh", "-c", "touch /dev/shm/hers")
+        assert ran.returncode == 0, ran.stderr
 
 
 @pytest.mark.parametrize("path", ["/dev/shm/models", "/srv/a-b/c.d", "/.x/\u00e4 y", "/a//b/"])
@@ -484,3 +506,12 @@ def test_progress_without_a_terminal_is_a_line_an_event(model: Path) -> None:
     lines = done.stderr.splitlines()
     assert done.returncode == 0 and "to copy" in lines[0] and len([x for x in lines if ", file " in x]) == len(FILES)
     assert "hashed" in lines[-1] and "\r" not in done.stderr and "\033" not in done.stderr
+
+
+def test_progress_of_one_large_file_without_a_terminal_is_a_line_a_tenth_with_rate_and_time_left() -> None:
+    model = plain(scratch("model"), {"m.gguf": GGUF + os.urandom(1 << 20) * 200})
+    done = command("add", "one", "--source", str(model), "--limit", "200MB/s")
+    lines = re.findall(r"^one: .* \(\d+%\), 0 of 1 files, .*/s(?:, \d+ s left)?$", done.stderr, re.MULTILINE)
+    assert done.returncode == 0 and 1 < len(lines) <= 10, done.stderr
+    verified = command("verify", "one", "--limit", "200MB/s")
+    assert verified.returncode == 0 and 1 < verified.stderr.count("verify: ") <= 10 and "\r" not in verified.stderr

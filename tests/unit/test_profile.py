@@ -68,6 +68,11 @@ def test_nothing_wanted_is_a_plan() -> None:
         ({"containers": "200"}, "hosttune.containers", "a map of keys is wanted"),
         ({"models": {"m": {}}}, "hosttune.models.m.source", "missing"),
         ({"models": {"m": {"source": "hf:repo"}}}, "hosttune.models.m.source", "hf:REPO@REVISION"),
+        ({"models": {"m": {"source": "/m", "limit": "fast"}}}, "hosttune.models.m.limit", "a rate such as 2GB/s"),
+        ({"models": {"m": {"source": "/m", "limit": "0 GB/s"}}}, "hosttune.models.m.limit", "a rate such as 2GB/s"),
+        ({"models": {"m": {"source": "/m", "nice": 10}}}, "hosttune.models.m.nice", 'in quotes: "10"'),
+        ({"models": {"m": {"source": "/m", "nice": "20"}}}, "hosttune.models.m.nice", "0 to 19"),
+        ({"models": {"m": {"source": "/m", "hash": "never"}}}, "hosttune.models.m.hash", "now, later"),
         ({"engines": {"e": {"engine": "vllm", "model": "m", "port": 0}}}, "hosttune.engines.e.port", "from 1 to 65535"),
         (
             {"engines": {"e": {"engine": "vllm", "model": "m", "port": "80"}}},
@@ -136,6 +141,7 @@ MISTAKES = [
     ("containers:\n  200:\n    gpuz: all\n", 3, "did you mean gpu"),
     ("ignore:\n- {id: HT209, reason: x}\n- id: '209'\n  reason: x\n", 3, "ignore[1].id"),
     ("models:\n  a.b:\n    placement: interleave\n", 2, "models.a.b.source: the key is missing"),
+    ("models:\n  a.b:\n    source: /m\n    limit: -1GB/s\n", 4, "2GB/s"),
     ("mode: plan\nengines:\n  e: {engine: vllm,\n      model: m,\n      port: 0}\n", 5, "from 1 to 65535"),
 ]
 
@@ -148,7 +154,7 @@ def test_a_mistake_in_a_file_is_told_by_its_line(kind: str, text: str, line: int
     if kind == "json":
         data = json.loads(json.dumps(yaml.safe_load(text)))
         path.write_text(json.dumps(data, indent=1))
-        named = "numa-balancin profile numa-balancing nvidia-power-limit caps gpuz 209 until a.b port".split()
+        named = "numa-balancin profile numa-balancing nvidia-power-limit caps gpuz 209 until a.b limit port".split()
         rows = path.read_text().splitlines()
         found = [n for n, row in enumerate(rows, 1) if any('"%s"' % key in row for key in named)]
         line = found[-1]

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from hosttune.core.stage import copy, pace
-from hosttune.core.stage.pace import Bucket, Pace
+from hosttune.core.stage import copy, declared, pace
+from hosttune.core.stage.pace import FREE, Bucket, Pace
 from hosttune.core.stage.reading import Source
+from hosttune.core.wanted.profile import Profile, validate
 
 MIB = 1 << 20
 
@@ -66,3 +67,21 @@ def test_copy_is_nice_in_its_own_threads_and_ends_as_any_other(tmp_path: Path, m
     copy.copy([job], 2, lambda copied: None, lambda count: None, pace=Pace(limit=1e12, nice=7))
     assert levels == {7} and os.getpriority(os.PRIO_PROCESS, 0) == before
     assert (tmp_path / "target").read_bytes() == source.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("said", "limit", "nice", "want"),
+    [
+        ({}, None, None, FREE),
+        ({"limit": "2GB/s", "nice": "10"}, None, None, Pace(2e9, 10)),
+        ({"limit": "500 MB/s"}, None, 3, Pace(5e8, 3)),
+        ({"limit": "1.5G", "nice": "19"}, 1e9, None, Pace(1e9, 19)),
+        ({"limit": "2GB/s", "nice": "10"}, 0.0, 0, FREE),
+    ],
+)
+def test_model_is_copied_as_the_profile_says_and_an_option_says_otherwise(
+    said: dict[str, str], limit: float | None, nice: int | None, want: Pace
+) -> None:
+    profile = validate({"models": {"tiny": {"source": "/m", **said}}})
+    assert declared.pace_of(profile, "tiny", limit, nice) == want
+    assert declared.pace_of(Profile(), "tiny", limit, nice) == Pace(limit or 0, nice or 0)

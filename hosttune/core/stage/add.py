@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """hosttune stage add: a model into memory, whole or not at all, and seen by the containers whose engines use it.
 
-Order: sum -> what has to go -> mount -> reserve and copy under a temporary name, hashed -> rename -> manifest. Killed at any
+Order: sum -> what has to go -> mount -> reserve and copy under a temporary name, hashed (or not, if that shall come later; what
+comes from another machine always is, for afterwards nobody could compare) -> rename -> manifest. Killed at any
 point, the next run keeps the files that were whole and ends whole. On a model that is whole already nothing is read and
 nothing is written.
 """
@@ -21,15 +22,11 @@ from . import plan as planned
 from .findings import refused
 from .manifest import Manifest, Record, Staged
 from .nodes import Copy
-from .pace import Pace
 from .plan import Plan, Wanted
 from .progress import Meter, Progress, Told
 from .source import NotWhole, hub_of
 
 __all__ = ["Progress", "Told", "Wanted", "add", "refused"]
-
-TURN_SECONDS = 3600
-"""How long a run waits for another one to end: as long as the boot unit may take."""
 
 
 def add(host: Host, wanted: Wanted, dry_run: bool = False, told: Told = lambda progress: None, threads: int = 0) -> Report:
@@ -88,10 +85,10 @@ def _add(host: Host, wanted: Wanted, one: Copy, seen: Plan, dry_run: bool, told:
             seen = planned.plan(host, wanted, one)
         found = [findings.does_not_fit(seen)] if seen.too_much else list(tmpfs.prepare(host, seen.place, seen.size))
         if not found and not seen.done:
-            found += _stage(host, seen, told, threads or copy.threads_here(), wanted.pace)
+            found += _stage(host, wanted, seen, told, threads or copy.threads_here())
     changed = any(effect["effect"] not in ("lock", "append") for effect in host.effects)
     if not any(f.status == FAIL for f in found):
-        found += findings.well(seen)
+        found += findings.well(replace(seen, staged=manifest.load(host, seen.name)))
     return Report("stage add", host.uname()[0], facts, tuple(found), (), tuple(todo), tuple(host.effects), changed, "apply")
 
 
@@ -103,7 +100,7 @@ def _turn(host: Host, seen: Plan, told: Told) -> Iterator[None]:
             held.enter_context(host.lock(manifest.LOCK, 0))
         except Refused:
             Meter(host, seen, told).tell("wait")
-            held.enter_context(host.lock(manifest.LOCK, TURN_SECONDS))
+            held.enter_context(host.lock(manifest.LOCK, manifest.TURN_SECONDS))
         yield
 
 
@@ -113,20 +110,21 @@ def _judged(host: Host, seen: Plan) -> List[Finding]:
     return findings.well(seen) if seen.done else findings.missing(host, seen)
 
 
-def _stage(host: Host, seen: Plan, told: Told, threads: int, pace: Pace) -> List[Finding]:
+def _stage(host: Host, wanted: Wanted, seen: Plan, told: Told, threads: int) -> List[Finding]:
     name, partial = seen.name, manifest.partial_path(seen.name)
+    hashed = wanted.hashed or bool(seen.source.machine)
     _open_again(host, seen)
     folders = {partial + "/" + f.path.rpartition("/")[0] for f in seen.source.files if "/" in f.path}
     copy.keep_only(partial, ["%s/%s" % (partial, path) for path in seen.kept])
     copy.make_folders(manifest.OWN, [partial, *folders])
     _record(host, name, list(seen.kept.values()), seen.node, anew=True)
     files: Dict[str, Staged] = dict(seen.kept)
-    meter = Meter(host, seen, told)
+    meter = Meter(host, seen, told, hashed)
     jobs = {"%s/%s" % (partial, file.path): file for file in seen.todo}
 
     def is_whole(copied: copy.Copied) -> None:
         file = jobs[copied.job.target]
-        files[file.path] = Staged(file.path, file.size, file.mtime, copied.sha256, copied.chunks)
+        files[file.path] = Staged(file.path, file.size, file.mtime, file.sha256, copied.chunks, hashed or not file.size)
         _record(host, name, [files[file.path]])
         meter.tell("file", file.path)
 
@@ -135,9 +133,9 @@ def _stage(host: Host, seen: Plan, told: Told, threads: int, pace: Pace) -> List
     todo = [copy.Job(f.source, target, root, f.size, f.mtime, f.sha256, seen.node) for target, f in jobs.items()]
     try:
         if seen.source.machine:
-            over_ssh.copy(seen.source.machine, todo, is_whole, meter.count, pace)
+            over_ssh.copy(seen.source.machine, todo, is_whole, meter.count, wanted.pace)
         else:
-            copy.copy(todo, threads, is_whole, meter.count, pace=pace)
+            copy.copy(todo, threads, is_whole, meter.count, hashed, wanted.pace)
     except (OSError, Refused) as e:
         copy.keep_only(partial, ["%s/%s" % (partial, path) for path in files])
         return [findings.failed(seen, e, len(files))]

@@ -34,16 +34,22 @@ def chunk_digests(path: str, chunk: int = CHUNK, threads: int = 0, tick: Ticked 
 
 
 def compare(files: Sequence[Tuple[str, int, str, Sequence[str], int]], threads: int, told: Told, tick: Ticked,
-            pace: Pace = FREE) -> None:
-    """Read files and compare digests; each is (path, size, sha256, chunks, chunk size).
+            pace: Pace = FREE) -> Dict[str, Tuple[str, ...]]:
+    """Read files and compare digests; each is (path, size, sha256, chunks, chunk size). The digests of those that have none to
+    be compared with, chunk by chunk; "" for a chunk that is not all there.
 
-    told((path, what is wrong or "")) once a chunk, or once a file that has one hash. Raises OSError.
+    told((path, what is wrong or "")) once a chunk, or once a file that has one hash or none. Raises OSError.
     """
+    new: Dict[str, Tuple[str, ...]] = {}
+
     def judge(file: _Hashed) -> None:
+        if not file.want and not file.wanted:
+            new[file.path] = tuple(file.digests[number] for number in sorted(file.digests))
         for wrong in file.judged():
             told((file.path, wrong))
 
     _hash([_Hashed(*row) for row in files], threads, judge, tick, pace)
+    return new
 
 
 def _hash(files: List["_Hashed"], threads: int, told: Callable[["_Hashed"], None], tick: Ticked, pace: Pace = FREE) -> None:

@@ -13,9 +13,12 @@ from ..lxc import outlook, sync
 from ..model import FAIL, Finding, Refused, Report
 from ..wanted.profile import Container, Profile
 from . import add, manifest, nodes, pages, source, space, status
-from .pace import FREE, Pace
+from .pace import Pace
 from .plan import Fetch, Wanted
 from .progress import Told
+
+NOW, LATER = HASHED = ("now", "later")
+"""When a copy is hashed: on its way, or by `stage verify`."""
 
 
 def sources(profile: Profile) -> Dict[str, str]:
@@ -51,23 +54,35 @@ def targets_of(profile: Profile, ct_id: str) -> Tuple[str, ...]:
 
 
 def wanted(host: Host, profile: Profile, name: str, spec: str = "", caches: Sequence[str] = (), evict: bool = False,
-           fetch: Optional[Fetch] = None, pace: Pace = FREE) -> Wanted:
-    """One model as the profile declares it; spec: in place of its source. Refused when neither says where it comes from."""
+           fetch: Optional[Fetch] = None, pace: Optional[Pace] = None, when: Optional[str] = None) -> Wanted:
+    """One model as the profile declares it; spec, pace and when (NOW or LATER) in place of what that says. Refused when neither
+    says where it comes from."""
     row = profile.models.get(name, {})
     need = sum(space.bytes_of(str(each.get("engine-memory", "0"))) for each in profile.models.values())
+    hashed = (when or str(row.get("hash", NOW))) == NOW
     return Wanted(name, spec or source_of(host, profile, name), tuple(caches), str(row.get("placement", nodes.INTERLEAVE)),
-                  _others(host, profile, name, caches), need, evict, frozenset(profile.models), fetch, pace)
+                  _others(host, profile, name, caches), need, evict, frozenset(profile.models), fetch,
+                  pace or pace_of(profile, name), hashed)  # fmt: skip
+
+
+def pace_of(profile: Profile, name: str, limit: Optional[float] = None, nice: Optional[int] = None) -> Pace:
+    """How hard the copy of a model may work: bytes a second and nice level, where None is given as the profile says."""
+    row = profile.models.get(name, {})
+    said = str(row.get("limit", ""))
+    return Pace((space.rate_of(said) if said else 0.0) if limit is None else limit,
+                int(row.get("nice", "0")) if nice is None else nice)  # fmt: skip
 
 
 def bring(host: Host, profile: Profile, name: str, spec: str = "", caches: Sequence[str] = (), restart: Optional[str] = None,
           dry_run: bool = False, told: Told = lambda progress: None, threads: int = 0, evict: bool = False,
-          fetch: Optional[Fetch] = None, pace: Pace = FREE) -> Report:
+          fetch: Optional[Fetch] = None, pace: Optional[Pace] = None, when: Optional[str] = None) -> Report:
     """Stage one model, then show it to its containers. restart: over the policy of each container. evict: others may go for it.
-    fetch: brings what the cache lacks from the hub. pace: how hard the copy may work.
+    fetch: brings what the cache lacks from the hub. pace: how hard the copy may work. when it is hashed: NOW or LATER. For None
+    the profile says.
 
     Raises Refused and OSError before anything is written. A container that is refused keeps no model from being staged.
     """
-    report = add.add(host, wanted(host, profile, name, spec, caches, evict, fetch, pace), dry_run, told, threads)
+    report = add.add(host, wanted(host, profile, name, spec, caches, evict, fetch, pace, when), dry_run, told, threads)
     if any(f.status == FAIL for f in report.findings) and not dry_run:
         return report
     for ct_id in containers_of(profile, name):

@@ -10,8 +10,9 @@ from typing import List
 
 from ..catalogue import finding
 from ..door.host import Host, read_or_none
-from ..model import FAIL, OK, WARN, Finding, Hint, Refused
+from ..model import ERROR, FAIL, OK, WARN, Finding, Hint, Refused
 from . import manifest, space
+from .later import Origins
 from .manifest import Manifest, Record
 from .plan import Plan
 from .source import NotWhole
@@ -20,11 +21,48 @@ BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 def well(seen: Plan) -> List[Finding]:
-    """HT501: it is in memory and whole; HT508 for each doubt."""
+    """HT501: it is in memory and whole; HT512 if nobody has hashed it yet; HT508 for each doubt."""
     words = "%d files, %s" % (len(seen.source.files), space.size_text(seen.source.size))
     at = manifest.folder_of(seen.name)
     bound = " on NUMA node %s" % seen.node if seen.node else ""
-    return [finding("HT501", OK, seen.name, "%s in memory%s at %s" % (words, bound, at), have=words), *doubts(seen)]
+    return [finding("HT501", OK, seen.name, "%s in memory%s at %s" % (words, bound, at), have=words),
+            *(unverified(seen.staged) if seen.staged else ()), *doubts(seen)]  # fmt: skip
+
+
+def unverified(have: Manifest) -> List[Finding]:
+    """HT512: it was copied and not hashed."""
+    if not have.unhashed:
+        return []
+    size = space.size_text(sum(file.size for file in have.unhashed))
+    words = "%s is whole by names and sizes, and not verified yet: %s were copied and not hashed" % (have.name, size)
+    hint = Hint(verify_command(have), "host", "reads every byte, and the source of what has no known hash", "apply")
+    return [finding("HT512", WARN, have.name, words, have="not verified", want="verified", hint=hint)]
+
+
+def verify_command(have: Manifest) -> str:
+    """What reads it and compares digests."""
+    return "hosttune stage verify %s" % have.name
+
+
+def not_comparable(have: Manifest, given: Origins) -> Finding:
+    """HT512: nothing tells whether what was copied without a hash is right. What has changed is copied again by the next run of
+    add; what is gone has to come back, or all of it from elsewhere."""
+    model, first = manifest.model_of(have.name), next(iter(given.lost))
+    words = "%s cannot be verified: of %d of %d files nobody knows a hash, and %s" % (
+        have.name, len(given.lost), len(have.files), given.lost[first])  # fmt: skip
+    hint = Hint(add_command(have), "host", "copies what has changed again, hashed", "apply")
+    if not given.changed:
+        hint = Hint("hosttune stage drop %s && hosttune stage add %s --source DIR" % (model, model), "host",
+                    "copies all of it again; or bring %s back, and verify again" % have.folder, "reconfigure")  # fmt: skip
+    return finding("HT512", ERROR, have.name, words, have="not verified", want="verified", hint=hint,
+                   evidence=tuple("%s: %s" % (manifest.shown(path), why) for path, why in list(given.lost.items())[:3]))
+
+
+def not_noted(have: Manifest) -> Finding:
+    """HT512: it was read and is well, by somebody who may not write that down."""
+    words = "all %d files of %s are what was copied, and root alone can note that" % (len(have.files), have.name)
+    hint = Hint("sudo " + verify_command(have), "host", "reads it again", "apply")
+    return finding("HT512", WARN, have.name, words, have="not noted", want="verified", hint=hint)
 
 
 def doubts(seen: Plan) -> List[Finding]:

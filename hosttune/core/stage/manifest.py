@@ -27,6 +27,8 @@ SCHEMA = "hosttune.model/1"
 LARGEST = 64 << 20
 LOCK = journal.STATE + "/stage.lock"
 """One for all that writes into the tmpfs: two stagers at once wait for each other."""
+TURN_SECONDS = 3600
+"""How long a run waits for another one to end: as long as the boot unit may take."""
 RECORDS = journal.STATE + "/staged"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 _COPY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}(@node\d+)?\Z")
@@ -35,13 +37,15 @@ _COPY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}(@node\d+)?\Z")
 @dataclass(frozen=True)
 class Staged:
     """One file of a staged model. Its digest is sha256: of the whole file where the hub's own is known, else one for each
-    chunk (manifest's `chunk` bytes), which threads can check side by side. mtime: the source's, and the copy's."""
+    chunk (manifest's `chunk` bytes), which threads can check side by side. mtime: the source's, and the copy's. hashed: on its
+    way here, or since."""
 
     path: str
     size: int
     mtime: float
     sha256: str = ""
     chunks: Tuple[str, ...] = ()
+    hashed: bool = True
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,11 @@ class Manifest:
     def size(self) -> int:
         """Bytes."""
         return sum(file.size for file in self.files)
+
+    @property
+    def unhashed(self) -> Tuple[Staged, ...]:
+        """Files whose content nobody has hashed yet: they are whole by name, size and time."""
+        return tuple(file for file in self.files if file.size and not file.hashed)
 
 
 def check_name(name: str) -> str:

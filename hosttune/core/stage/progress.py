@@ -17,7 +17,7 @@ RATE_OVER = 10.0
 @dataclass(frozen=True)
 class Progress:
     """event: wait (for another run to end), start, bytes, file or end. rate: bytes a second. left: seconds, None if unknown.
-    file: the last one that is whole, relative to the model."""
+    file: the last one that is whole, relative to the model. hashed: the bytes are, on their way."""
 
     event: str
     name: str
@@ -28,6 +28,7 @@ class Progress:
     rate: float = 0
     left: Optional[float] = None
     file: str = ""
+    hashed: bool = True
 
 
 Told = Callable[[Progress], None]
@@ -36,8 +37,8 @@ Told = Callable[[Progress], None]
 class Meter:
     """Bytes and seconds of one copy, told to a callback."""
 
-    def __init__(self, host: Host, seen: Plan, told: Told) -> None:
-        self.host, self.seen, self.told = host, seen, told
+    def __init__(self, host: Host, seen: Plan, told: Told, hashed: bool = True) -> None:
+        self.host, self.seen, self.told, self.hashed = host, seen, told, hashed
         self.bytes, self.files = 0, len(seen.kept)
         self.marks: List[Tuple[float, int]] = [(host.clock(), 0)]
         self.started = self.marks[0][0]
@@ -64,4 +65,4 @@ class Meter:
         need, of = self.seen.need, len(self.seen.source.files)
         left = (need - self.bytes) / rate if rate else None
         done = need if event == "end" else self.bytes
-        self.told(Progress(event, self.seen.name, done, need, self.files, of, rate, left, manifest.shown(file)))
+        self.told(Progress(event, self.seen.name, done, need, self.files, of, rate, left, manifest.shown(file), self.hashed))

@@ -9,7 +9,7 @@ from typing import Dict, List, Sequence
 from ..catalogue import finding
 from ..door.host import Host
 from ..model import FAIL, OK, SKIP, WARN, Action, Finding, Hint, Refused, Report
-from . import findings, manifest, nodes, pages, plan, space, tmpfs
+from . import findings, manifest, nodes, pages, plan, space, tmpfs, use
 from .pages import Look
 from .plan import Wanted
 from .tmpfs import Place
@@ -35,7 +35,7 @@ def status(host: Host, declared: Sequence[Wanted], look: Look = pages.unseen) ->
                 elif seen.done:
                     found += findings.well(seen) + pages.judge(copy, look(copy.name), seen.command, bool(here.huge))
                 else:
-                    found += findings.missing(host, seen)
+                    found += [_staging_now(host, copy.name, one) for one in findings.missing(host, seen)]
                     actions += plan.actions(seen)
         except (Refused, OSError) as e:
             found.append(findings.refused(wanted.name, e))
@@ -90,6 +90,12 @@ def _huge(here: Place) -> Finding:
                    want="within_size", hint=hint)
 
 
+def _staging_now(host: Host, name: str, one: Finding) -> Finding:
+    """The same, with who is at work on a model that is there in part."""
+    now = use.stagers(host) if one.status == FAIL and manifest.exists(host, manifest.partial_path(name)) else []
+    return replace(one, evidence=(*one.evidence, "%s stages models now" % use.words(now))) if now else one
+
+
 def _staged(host: Host, name: str, look: Look, huge: bool) -> List[Finding]:
     """A model by its manifest alone: its source is not declared here."""
     try:
@@ -99,10 +105,14 @@ def _staged(host: Host, name: str, look: Look, huge: bool) -> List[Finding]:
                         evidence=(e.where,))]
     drop = Hint("hosttune stage drop %s" % name, "host", "frees its memory", "apply")
     if have is None:
+        now = use.stagers(host)
+        if now:
+            return [finding("HT502", WARN, name, "%s is copied in part: %s stages models now" % (name, use.words(now)))]
         return [finding("HT502", WARN, name, "%s was copied in part, and no run goes on with it" % name, hint=drop)]
     wrong = manifest.damage(host, manifest.folder_of(name), have.files)
     words = "%d files, %s" % (len(have.files), space.size_text(have.size))
     if wrong:
         return [findings.damaged(have, wrong)]
     well = finding("HT501", OK, name, "%s in memory, from %s" % (words, have.source), have=words)
-    return [well, *pages.judge(nodes.Copy(name, have.node), look(name), findings.add_command(have), huge)]
+    lies = pages.judge(nodes.Copy(name, have.node), look(name), findings.add_command(have), huge)
+    return [well, *findings.unverified(have), *lies]

@@ -2,27 +2,40 @@
 """hosttune stage verify: every byte in memory against its digests, and with repair only the damaged chunks copied again.
 
 A file whose digest is one for the whole (the hub's) tells that it is damaged and not where: then both sides are hashed chunk by
-chunk, and the source itself against the hub's hash, before a byte of it is taken.
+chunk, and the source itself against the hub's hash, before a byte of it is taken. What was not hashed when it was copied
+(later.py) is made good here, and the manifest then says so.
 """
 
 from __future__ import annotations
 
-from typing import Callable, Dict, List, Sequence, Set, Tuple
+from dataclasses import dataclass, replace
+from typing import Callable, Dict, List, Mapping, Sequence, Tuple
 
 from ..catalogue import finding
-from ..door.host import Host, errname
+from ..door.host import Host, digest, errname
 from ..model import ERROR, FAIL, OK, Action, Finding, Hint, Refused, Report
-from . import copy, findings, manifest, space, tmpfs
+from . import copy, findings, later, manifest, space, tmpfs
 from . import source as sources
+from .later import Origins
 from .manifest import Manifest, Staged
 from .pace import FREE, Pace
 
 Ticked = Callable[[int, int], None]
 
 
+@dataclass(frozen=True)
+class _Read:
+    """What is to be said of a model that was read. bad: what is wrong, by file. files: what is known of them now."""
+
+    said: Finding
+    bad: Mapping[str, str]
+    files: Tuple[Staged, ...]
+
+
 def verify(host: Host, names: Sequence[str], told: Ticked = lambda done, total: None, threads: int = 0,
            repair: bool = False, pace: Pace = FREE) -> Report:
-    """Read every byte of these models (of all that are staged, if none is named) and compare digests. Writes only to repair.
+    """Read every byte of these models (of all that are staged, if none is named) and compare digests. Writes only to repair,
+    and to note the digests of what was not hashed before.
 
     told(bytes read, bytes to read). pace: how hard the reading may work.
     A model that is named and not staged is a failure. Raises Refused and OSError.
@@ -43,7 +56,9 @@ def verify(host: Host, names: Sequence[str], told: Ticked = lambda done, total: 
             whole.append(have)
     if repair and host.who().uid != 0:
         raise Refused("root is needed to repair a model", manifest.MOUNT, "sudo hosttune stage verify --repair")
-    total, before = sum(have.size for have in whole), 0
+    given = {have.name: later.origins(host, have) for have in whole}
+    sizes = {have.name: have.size + sum(f.size for f in have.files if f.path in given[have.name].real) for have in whole}
+    total, before = sum(sizes.values()), 0
     actions: List[Action] = []
     for have in whole:
         start = before
@@ -51,14 +66,14 @@ def verify(host: Host, names: Sequence[str], told: Ticked = lambda done, total: 
         def tick(done: int, start: int = start) -> None:
             told(start + done, total)
 
-        one, bad = _compare(have, threads or copy.threads_here(), tick, pace)
-        if bad and repair:
-            with host.lock(manifest.LOCK):
-                one, action = _repair(host, have, bad, threads)
+        read = _compare(host, have, given[have.name], threads or copy.threads_here(), tick, pace)
+        if read.bad and repair:
+            with host.lock(manifest.LOCK, manifest.TURN_SECONDS):
+                read, action = _repair(host, have, read.bad, threads)
             actions.append(action)
-        found.append(one)
-        before += have.size
-    changed = any(effect["effect"] == "repair" for effect in host.effects)
+        found.append(_noted(host, have, read) if read.files != have.files else read.said)
+        before += sizes[have.name]
+    changed = any(effect["effect"] in ("repair", "replace") for effect in host.effects)
     return Report("stage verify", host.uname()[0], {"bytes": str(total)}, tuple(found), (), tuple(actions), tuple(host.effects),
                   changed, "apply" if repair else "plan")
 
@@ -74,37 +89,58 @@ def _copies(host: Host, names: Sequence[str]) -> List[str]:
     return out
 
 
-def _compare(have: Manifest, threads: int, ticked: Callable[[int], None], pace: Pace = FREE) -> Tuple[Finding, Dict[str, str]]:
-    """What is to be said of it, and what is wrong by file."""
+def _compare(host: Host, have: Manifest, given: Origins, threads: int, ticked: Callable[[int], None],
+             pace: Pace = FREE) -> _Read:
+    """Every byte of it, and of the sources that stand in for a digest."""
     folder = manifest.folder_of(have.name)
     bad: Dict[str, str] = {}
-    seen: Set[str] = set()
 
     def told(one: Tuple[str, str]) -> None:
-        seen.add(one[0])
-        if one[1]:
+        if one[1] and one[0].startswith(folder + "/"):
             bad.setdefault(one[0][len(folder) + 1:], one[1])
 
-    hashed = [f for f in have.files if f.sha256 or f.chunks or not f.size]
-    work = [("%s/%s" % (folder, f.path), f.size, f.sha256, f.chunks, have.chunk) for f in hashed]
+    known = [f for f in have.files if f.sha256 or f.chunks or not f.size]
+    work = [("%s/%s" % (folder, f.path), f.size, f.sha256, f.chunks, have.chunk) for f in known]
     try:
-        copy.compare(work, threads, told, ticked, pace)
+        digests = copy.compare(work + later.rows(have, given), threads, told, ticked, pace)
+        given = later.still(host, have, given)
     except OSError as e:
         words = "%s could not be read: %s: %s" % (have.name, e.filename or folder, errname(e))
-        return finding("HT502", ERROR, have.name, words), {}
+        return _Read(finding("HT502", ERROR, have.name, words), {}, have.files)
+    settled = later.settle(have, given, digests, bad)
+    return _Read(_said(have, given, {**bad, **settled.wrong}, len(known)), {**bad, **settled.wrong}, settled.files)
+
+
+def _said(have: Manifest, given: Origins, bad: Mapping[str, str], known: int) -> Finding:
     if bad:
         lines = ["%s: %s" % (manifest.shown(path), why) for path, why in sorted(bad.items())]
         count = "%d of %d files" % (len(bad), len(have.files))
         hint = Hint("hosttune stage verify --repair %s" % have.name, "host", "copies the damaged chunks again", "apply")
         return finding("HT502", FAIL, have.name, "%s is damaged in memory: %s" % (have.name, count), have=lines[0],
-                       hint=hint, evidence=tuple(lines[:3])), bad
-    if len(hashed) < len(have.files):
-        return finding("HT502", ERROR, have.name, "%d files have no digest" % (len(have.files) - len(hashed))), {}
-    size = space.size_text(have.size)
-    return finding("HT502", OK, have.name, "all %s of %d files are what was copied" % (size, len(have.files))), {}
+                       hint=hint, evidence=tuple(lines[:3]))
+    if given.lost:
+        return findings.not_comparable(have, given)
+    without = len(have.files) - known - len(given.real)
+    if without:
+        return finding("HT502", ERROR, have.name, "%d files have no digest" % without)
+    words = "all %s of %d files are what was copied" % (space.size_text(have.size), len(have.files))
+    return finding("HT502", OK, have.name, words)
 
 
-def _repair(host: Host, have: Manifest, bad: Dict[str, str], threads: int) -> Tuple[Finding, Action]:
+def _noted(host: Host, have: Manifest, read: _Read) -> Finding:
+    """Write down what is known now, and say what is to be said of that."""
+    if host.who().uid:
+        return findings.not_noted(have) if read.said.status == OK else read.said
+    with host.lock(manifest.LOCK, manifest.TURN_SECONDS):
+        was = manifest.raw(host, have.name)
+        if was is None or manifest.load(host, have.name) != have:
+            return finding("HT502", ERROR, have.name, "%s was staged anew or dropped while it was read" % have.name,
+                           hint=Hint(findings.verify_command(have), "host", "reads what is there now", "look"))
+        host.replace(manifest.manifest_path(have.name), manifest.dump(replace(have, files=read.files)), digest(was))
+    return read.said
+
+
+def _repair(host: Host, have: Manifest, bad: Mapping[str, str], threads: int) -> Tuple[_Read, Action]:
     """Copy the damaged chunks of these files again, and compare once more. A source that cannot mend them is a finding."""
     mended = 0
     argv = ("hosttune", "stage", "verify", "--repair", have.name)
@@ -115,15 +151,16 @@ def _repair(host: Host, have: Manifest, bad: Dict[str, str], threads: int) -> Tu
     except (OSError, Refused) as e:
         what = e.what if isinstance(e, Refused) else "%s: %s" % (e.filename, e.strerror)
         again = "hosttune stage drop %s && %s" % (manifest.model_of(have.name), findings.add_command(have))
-        return finding("HT502", FAIL, have.name, "%s is damaged in memory and was not mended: %s" % (have.name, what),
+        said = finding("HT502", FAIL, have.name, "%s is damaged in memory and was not mended: %s" % (have.name, what),
                        have=next(iter(bad.values())), hint=Hint(again, "host", "copies all of it again", "apply"),
-                       evidence=(e.where,) if isinstance(e, Refused) and e.where else ()), action  # fmt: skip
+                       evidence=(e.where,) if isinstance(e, Refused) and e.where else ())  # fmt: skip
+        return _Read(said, bad, have.files), action
     host.effects.append({"effect": "repair", "target": manifest.folder_of(have.name), "bytes": mended})
-    one, still = _compare(have, threads or copy.threads_here(), lambda done: None)
-    if still:
-        return one, action
+    read = _compare(host, have, later.origins(host, have), threads or copy.threads_here(), lambda done: None)
+    if read.bad:
+        return read, action
     words = "%s is whole again: %s in %d files copied anew" % (have.name, space.size_text(mended), len(bad))
-    return finding("HT502", OK, have.name, words), action
+    return (replace(read, said=finding("HT502", OK, have.name, words)) if read.said.status == OK else read), action
 
 
 def _mend(host: Host, have: Manifest, file: Staged, threads: int) -> int:

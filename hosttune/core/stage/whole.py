@@ -38,8 +38,9 @@ COMPRESSING = ("zfs", "btrfs", "bcachefs")
 """File systems that make a hole of zeros by themselves: there a hole is no sign of a part that never came."""
 
 
-def refuse_unless_whole(host: Host, source: Source) -> Tuple[Doubt, ...]:
-    """Refused (NotWhole) with the first thing that is missing or wrong; what is odd, else. Raises OSError."""
+def refuse_unless_whole(host: Host, source: Source, hashed: bool = True) -> Tuple[Doubt, ...]:
+    """Refused (NotWhole) with the first thing that is missing or wrong; what is odd, else. hashed: the copy will be, so that it
+    finds what a known hash tells. Raises OSError."""
     model = Candidate(host, source, {file.path: file for file in source.files})
     _not_empty(model)
     _no_pointer(model)
@@ -53,7 +54,7 @@ def refuse_unless_whole(host: Host, source: Source) -> Tuple[Doubt, ...]:
     shards.complete(model)
     agreement.tokenizer(model)
     agreement.match(model)
-    _no_holes(model)
+    _no_holes(model, hashed)
     return tuple(model.doubts)
 
 
@@ -133,13 +134,13 @@ def _gguf(host: Host, file: File) -> None:
                        "bring all of them, as NAME-00001-of-%05d.gguf and so on" % parts)
 
 
-def _no_holes(model: Candidate) -> None:
-    """Holes and zeros in weights whose hash is not known; where it is, the copy itself finds them. A recording holds none."""
+def _no_holes(model: Candidate, hashed: bool) -> None:
+    """Holes and zeros in weights whose hash is not known; where it is, a hashed copy finds them. A recording holds none."""
     if not isinstance(model.host, LiveHost):
         return
     kinds = _kinds(read_or_none(model.host, "/proc/self/mountinfo") or "")
     for file in model.weights:
-        if file.sha256:
+        if file.sha256 and hashed:
             continue
         if not contents.ends_as_zip(file.source):
             raise NotWhole("HEADER", "the file is cut short: an archive without its end", file.source, AGAIN)

@@ -74,6 +74,23 @@ MODEL = Record(
             pattern=r"interleave|node:\d+|per-node",
             says="interleave, node:N or per-node",
         ),
+        "hash": Text(
+            "now: each byte is hashed on its way; later: the copy runs at memory speed, and `stage verify` compares",
+            "now",
+            ("now", "later"),
+        ),
+        "limit": Text(
+            "how much a second its copy may move, for a host that is serving; nothing: as fast as it goes",
+            "",
+            pattern=r"((?=.*[1-9])\d+(\.\d+)? ?[kMGT]?B?(/s)?)?",
+            says="a rate such as 2GB/s",
+        ),
+        "nice": Text(
+            "how far its copy stands behind others, at CPUs and disk",
+            "0",
+            pattern=r"1?\d",
+            says="0 to 19",
+        ),
     },
     ("source",),
 )
