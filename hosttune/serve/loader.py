@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ..core.catalogue import finding
 from ..core.door.host import Host
@@ -25,6 +26,8 @@ COPIES = {"no-mmap": "reads all of the model into memory of its own, beside the 
           "mlock": "locks pages that a tmpfs without swap never gives away"}  # fmt: skip
 _LOADED = (re.compile(r"Load weight end\. elapsed=(\d+\.?\d*) s"), re.compile(r"Loading weights took (\d+\.?\d*) seconds"))
 """SGLang's model runner, vLLM's default loader: one line a rank."""
+_BEGUN, _ENDED = re.compile(r"\bloading model\b"), re.compile(r"\bmodel loaded\b")
+"""llama.cpp's server counts no seconds, and says when."""
 
 
 def advice(engine: Engine) -> tuple[str, str]:
@@ -45,9 +48,13 @@ def _threaded(args: Mapping[str, str]) -> bool:
         return True  # of another form: its owner knows what he does
 
 
-def seconds(lines: Iterable[str]) -> float | None:
-    """How long the slowest rank loaded, by the last start in these lines of an engine's journal; None if they do not say."""
-    found = [float(part[1]) for line in lines for mark in _LOADED for part in [mark.search(line)] if part]
+def seconds(rows: Sequence[Mapping[str, Any]]) -> float | None:
+    """How long the slowest rank loaded, by these lines of an engine's journal (core/units.py); None if they do not say."""
+    found = [float(part[1]) for row in rows for mark in _LOADED for part in [mark.search(row["text"])] if part]
+    begun = [row["at"] for row in rows if _BEGUN.search(row["text"])]
+    ended = [row["at"] for row in rows if _ENDED.search(row["text"])]
+    if begun and ended and not found:
+        found = [max(ended) - min(begun)]
     return max(found, default=None)
 
 
@@ -56,7 +63,7 @@ def judge(host: Host, seen: Seen) -> list[Finding]:
     engine = seen.engine
     if not engine.model_name:
         return []
-    took = times(host, engine, [row["text"] for row in seen.told.get("journal", ())])
+    took = times(host, engine, seen.told.get("journal", ()))
     slow, write = advice(engine)
     if slow:
         hint = Hint("args: {%s}" % write if ":" in write else write, "engines.%s in the profile" % engine.name,
@@ -65,9 +72,9 @@ def judge(host: Host, seen: Seen) -> list[Finding]:
     return [finding("HT511", OK, engine.name, "it loads its staged model as it should" + took, machine=engine.place)]
 
 
-def times(host: Host, engine: Engine, lines: Iterable[str]) -> str:
+def times(host: Host, engine: Engine, rows: Sequence[Mapping[str, Any]]) -> str:
     """; weights were loaded in 32 s (staging them took 3.1 s): as much of it as is known, "" for nothing."""
-    loaded = seconds(lines)
+    loaded = seconds(rows)
     try:
         staged = manifest.load(host, engine.model_name)
     except (Refused, OSError):

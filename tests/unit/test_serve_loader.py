@@ -50,11 +50,13 @@ def test_what_is_advised_is_taken_as_an_argument_of_the_engine() -> None:
         (["[TP0] Load weight end. elapsed=31.50 s, type=X", "[TP1] Load weight end. elapsed=32.25 s, type=X"], "32.2 s"),
         (["INFO [default_loader.py:272] Loading weights took 18.35 seconds"], "18.4 s"),
         (["Load weight end. type=LlamaForCausalLM, dtype=torch.float16"], ""),
+        (["srv  init: loading model", "srv  load_model: loading model '/m'", "", "srv  init: model loaded"], "in 1.5 s"),
+        (["srv  init: loading model", "llama_model_load: error loading model"], ""),
     ],
 )
 def test_the_slowest_rank_counts_and_stands_beside_the_staging(lines: list[str], said: str) -> None:
     host = ReplayHost({"files": {manifest.manifest_path("m"): manifest.dump(MODEL).decode()}})
-    told = loader.times(host, engine("sglang", {}), lines)
+    told = loader.times(host, engine("sglang", {}), [{"text": text, "at": 1e9 + n / 2} for n, text in enumerate(lines)])
     assert told.endswith("staging them took 3.1 s") and (said in told) and ("loaded in" in told) == bool(said)
 
 
