@@ -191,6 +191,8 @@ def test_first_run_ends_with_valid_figures_and_a_report(chain: Chain, first: Tol
     go = chain.machine.attach(COMMAND, "preflight", "-v", "--profile", "/dev/stdin", input=wanted)
     assert go.returncode == 0 and go.stdout.endswith("preflight: go\n")
     assert go.stdout.count("no NVIDIA GPU on the PCI bus") == 2, go.stdout
+    check = chain.machine.attach(COMMAND, "unit", "check", "-v", "--profile", "/dev/stdin", input=wanted)
+    assert re.search(r"weights were loaded in \d+\.\d s, staging them took \d+\.\d s", check.stdout), check.stdout
 
 
 def test_second_run_changes_nothing(chain: Chain, first: Told) -> None:
