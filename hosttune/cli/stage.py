@@ -50,7 +50,9 @@ def paced(function: _Command) -> _Command:
 
 
 def _rest(now: Progress) -> str:
-    """, 2.1 GB/s, 12 s left: as much of it as is known."""
+    """, 2.1 GB/s, 12 s left: as much of it as is known, and nothing before there is something to go by."""
+    if now.bytes * 100 < now.total:
+        return ""
     left = "" if now.left is None or now.left < 1 else ", %d s left" % now.left
     return ", %s/s%s" % (space.size_text(now.rate), left) if now.rate else ""
 

@@ -320,6 +320,13 @@ def test_what_somebody_else_put_there_is_left_alone(whose: str, model: Path) -> 
     assert e.value.way_out and theirs.read_text() == "theirs"
 
 
+def test_model_that_only_memory_has_is_no_source(model: Path) -> None:
+    bring("tiny", model)
+    with pytest.raises(Refused, match="which the next boot empties"):
+        bring("other", MOUNT / "tiny")
+    assert not (MOUNT / "other").exists()
+
+
 @pytest.mark.parametrize("what", ["a link", "a link to nothing", "a folder of a user", "a file"])
 def test_nothing_is_mounted_on_what_any_user_can_make_in_dev_shm(what: str, model: Path) -> None:
     elsewhere = scratch("elsewhere")

@@ -142,6 +142,9 @@ def _source(host: Host, wanted: Wanted, copy: Copy, staged: Optional[Manifest]) 
     if staged and sound and source.ssh_of(wanted.spec):
         return _as_source(staged, staged.folder)
     try:
+        if wanted.spec.startswith(manifest.MOUNT):  # of another machine it may
+            raise Refused("it lies in hosttune's own tmpfs, which the next boot empties", wanted.spec,
+                          "name a directory on a disk")  # fmt: skip
         return over_ssh.read(host, wanted.spec) if source.ssh_of(wanted.spec) else source.read(host, wanted.spec, wanted.caches)
     except Refused:
         if staged is None or not sound:

@@ -101,7 +101,7 @@ def _staged(host: Host, name: str, look: Look, huge: bool) -> List[Finding]:
     try:
         have = manifest.load(host, name)
     except Refused as e:
-        return [finding("HT502", FAIL, name, "%s: %s" % (name, e.what), hint=Hint(e.way_out, "host", "", "apply"),
+        return [finding("HT502", FAIL, name, "%s has no manifest: %s" % (name, e.what), hint=Hint(e.way_out, "host", "", "apply"),
                         evidence=(e.where,))]
     drop = Hint("hosttune stage drop %s" % name, "host", "frees its memory", "apply")
     if have is None:
