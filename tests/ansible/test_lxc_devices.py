@@ -13,8 +13,8 @@ from tests.ansible.conftest import FoundingHost
 @pytest.fixture
 def stale(founding: FoundingHost) -> FoundingHost:
     """Rules are right, but the host has made its node anew: what the container holds no longer opens."""
+    founding.host.hold_old_node()
     founding.ansible.module("lxc_devices", profile=founding.profile("apply"))
-    founding.host.nodes.make("nvidia-uvm", 511, 0)
     founding.host.container.attach("sh", "-c", "head -c 3000000 /dev/zero > /dev/shm/model")
     return founding
 

@@ -51,6 +51,15 @@ class Mission:
     def ct(self) -> str:
         return self.container.name
 
+    def hold_old_node(self) -> None:
+        """The container, started anew, holds the node of nvidia-uvm as it was before its number moved, and the host has made a
+        new one since: what `nvidia-modprobe` does when it finds a wrong number."""
+        now = self.nodes.number("nvidia-uvm")
+        self.container.stop()
+        self.nodes.make("nvidia-uvm", 509, now.minor)
+        self.container.start(booted=True)
+        self.nodes.make("nvidia-uvm", now.major, now.minor)
+
     def devctl(self, bdf: str) -> int:
         """Device Control of a GPU, from its config space."""
         data = (self.bus / "devices" / bdf / "config").read_bytes()

@@ -78,13 +78,13 @@ def test_an_undeclared_gpu_whose_neighbour_is_missing_is_left_alone(host: Missio
 
 
 def test_a_restart_names_the_connections_of_a_declared_engine(host: Mission) -> None:
+    host.hold_old_node()
     sync.sync(LiveHost(), host.ct, ALL)
     serve = ("import socket, sys, time\n"
              "here = socket.create_server(('127.0.0.1', 30000)); there = socket.create_connection(('127.0.0.1', 30000))\n"
              "held = here.accept(); open('/run/serving', 'w').close(); time.sleep(600)")  # fmt: skip
     host.container.attach("systemd-run", "--unit=engine", "python3", "-c", serve)
     host.container.attach("sh", "-c", "until test -e /run/serving; do sleep 0.1; done")
-    host.nodes.make("nvidia-uvm", 511, 0)
     served = replace(ALL, serves=(("tp4", 30000), ("idle", 30001)))
     kept = sync.sync(LiveHost(), host.ct, served, restart="idle")
     (pending,) = [f for f in kept.findings if f.id == "HT402"]

@@ -40,7 +40,8 @@ def test_sync_heals_the_file_and_the_running_container_and_a_second_one_touches_
     was = host.container.config.read_bytes()
     pid = host.container.pid
     seen = sync.show(door, host.ct, ALL)
-    assert {"HT420", "HT421", "HT401", "HT429"} <= ids(seen, "fail", "warn") and sync.code(seen) == 1
+    assert ids(seen, "fail", "warn") == {"HT420", "HT421"} and sync.code(seen) == 1
+    assert {f.id: f.because for f in seen.findings if f.because} == {"HT401": ("HT421",), "HT429": ("HT421",)}, "one cause"
     planned = sync.sync(door, host.ct, ALL, dry_run=True)
     assert planned.steps and planned.actions and door.effects == [] and host.container.config.read_bytes() == was
 
@@ -74,15 +75,15 @@ def test_live_gives_the_rule_and_leaves_the_file_alone(host: Mission) -> None:
 
 
 def test_a_replaced_node_waits_for_a_restart_that_the_policy_lets(host: Mission) -> None:
+    host.hold_old_node()
     assert sync.sync(LiveHost(), host.ct, ALL).changed
-    host.nodes.make("nvidia-uvm", 511, 0)  # as nvidia-modprobe does when it finds a wrong number
     host.container.attach("dd", "if=/dev/zero", "of=/dev/shm/weights", "bs=1M", "count=5")
     pid = host.container.pid
 
     kept = sync.sync(LiveHost(), host.ct, ALL, restart="idle")
     (pending,) = [f for f in kept.findings if f.id == "HT402"]
     assert host.container.pid == pid and "5.0 MiB in its own tmpfs /dev/shm" in pending.hint.costs
-    assert "HT406" in ids(kept, "fail") and not kept.changed
+    assert ids(kept, "fail") == {"HT406"} and (pending.status, pending.because) == ("skip", ("HT406",)) and not kept.changed
 
     host.container.attach("rm", "/dev/shm/weights")
     done = sync.sync(LiveHost(), host.ct, ALL, restart="idle")
@@ -91,12 +92,19 @@ def test_a_replaced_node_waits_for_a_restart_that_the_policy_lets(host: Mission)
 
 
 def test_always_restarts_and_names_what_it_destroyed(host: Mission) -> None:
-    host.nodes.make("nvidia-uvm", 511, 0)
+    host.hold_old_node()
     host.container.attach("dd", "if=/dev/zero", "of=/dev/shm/weights", "bs=1M", "count=2")
     pid = host.container.pid
     done = sync.sync(LiveHost(), host.ct, ALL, restart="always")
     assert host.container.pid != pid and ids(done, "fail", "error") == set(), done.findings
     assert done.actions[-1].destroys == ("2.0 MiB in its own tmpfs /dev/shm",)
+
+
+def test_a_node_made_anew_with_its_own_number_is_as_good_as_the_old_one(host: Mission) -> None:
+    host.nodes.make("nvidia-uvm", 511, 0)
+    done = sync.sync(LiveHost(), host.ct, ALL, restart="always")
+    assert [action.name for action in done.actions] == ["live-rule", "live-deny"], "no restart"
+    assert host.container.open_errno("/dev/nvidia-uvm") == "ok" and ids(done, "fail", "error") == set(), done.findings
 
 
 def test_an_unprivileged_container_gets_no_rule(make_container: MakeContainer, nodes: GpuNodes) -> None:

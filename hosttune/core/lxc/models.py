@@ -89,10 +89,9 @@ def look(host: Host, ct_id: str, targets: Sequence[str] = (TARGET,), serves: Ser
                                 hint=Hint("hosttune stage add MODEL", "host", "nothing is restarted", "apply")))
     if pending:
         command = again.command(config, restart, ha)
-        cost = "a restart; it destroys: " + ("; ".join(lost) or "nothing that can be seen")
         words = "a restart is pending: %s is not the host's %s inside" % (at, MOUNT)
         findings.append(finding(FINDING, FAIL, config.subject, words, want="a read-only bind", proof=PROVED,
-                                hint=Hint(command, "host", cost, "restart"), evidence=lost[:3]))
+                                hint=Hint(command, "host", again.costs(lost), "restart"), evidence=lost[:3]))
     elif not step and not findings:
         words = "the models are at %s" % at if pid else "it does not run; it will see the models at its next start"
         findings.append(finding(FINDING, OK if pid else SKIP, config.subject, words))

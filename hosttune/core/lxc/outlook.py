@@ -8,31 +8,21 @@ from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
 from .. import journal
 from ..catalogue import finding
-from ..door.child import NOT_TRIED
 from ..door.host import Host, Unrecorded, errname, list_or_empty
 from ..gpu import gpus
 from ..machine.devices import DeviceTable
-from ..model import ERROR, FAIL, OK, PROVED, SKIP, WARN, Action, Finding, Hint, Refused, Step
+from ..model import ERROR, FAIL, PROVED, SKIP, WARN, Action, Finding, Hint, Refused, Step
 from ..pci import bus
 from ..wanted import profile
-from . import cpus, restart, see, store, vms
+from . import cpus, opening, restart, see, store, vms
 from .edit import Edit
 from .entries import ALLOW
 from .foresee import foresee
-from .needs import Need, Wanted
+from .needs import Wanted
 from .repair import plan
 from .store import Config
 
-STEP = "HT421"
-"""The finding that a changed config mends; it names the step in the journal and in messages."""
-REFUSED = "HT438"
-"""The same where an unprivileged container was refused, which the journal remembers: its rules are no dead ones."""
-
 NEVER, IDLE, ALWAYS = "never", "idle", "always"
-_IDS = {see.DENIED: "HT401", see.ABSENT: "HT403", see.PLACEHOLDER: "HT404", see.STALE: "HT405", see.REPLACED: "HT406",
-        see.MODE: "HT407", see.OTHER: "HT409"}
-_SAYS = {see.DENIED: "the device cgroup of the running container refuses it (EPERM)", see.ABSENT: "it is not there inside",
-         see.MODE: "its mode or owner refuses it (EACCES)", see.OTHER: "it does not open"}
 
 
 @dataclass(frozen=True)
@@ -122,18 +112,16 @@ def outlook(host: Host, ct_id: str, wanted: Wanted, devices: Optional[DeviceTabl
             wanted = replace(wanted, refused=True)
             planned = _planned(config, wanted, devices)
             more.append(_refused_without_reason(config, denied))
-        if seen:
-            more += _inside_findings(config, seen, devices, planned)
     before = planned.findings + foresee(config.document, wanted, devices, planned, config.subject,
                                         lambda path: _included(host, path))
     if planned.refusal:
         before += (refused(ct_id, planned.refusal),)
     step = None
     if planned.changes:
-        name = REFUSED if wanted.refused else STEP
+        name = opening.REFUSED if wanted.refused else opening.STEP
         step = Step(name, config.subject, "replace", config.path, _text(config.data), _text(planned.data), lock=config.lock)
     rules = _live_rules(config, seen, planned.live)
-    stuck = [one for one in seen if one.state in see.NEEDS_RESTART and _host_has(devices, one.need)]
+    stuck = [one for one in seen if one.state in see.NEEDS_RESTART and opening.host_has(devices, one.need)]
     again: Tuple[Action, ...] = ()
     lost: Tuple[str, ...] = ()
     ha = bool(stuck) and store.is_ha_managed(host, ct_id)
@@ -141,7 +129,9 @@ def outlook(host: Host, ct_id: str, wanted: Wanted, devices: Optional[DeviceTabl
         lost = see.losses(host, config, pid, devices, wanted.serves)
         nodes = ", ".join(one.need.path for one in stuck)
         again = restart.actions(config, "%s is wrong inside, and only a start makes it anew" % nodes, lost, ha)
-        more.append(_pending(config, stuck, again, lost, ha))
+    if seen:
+        pending = _pending(config, stuck, again, lost, ha) if stuck else None
+        more += opening.judge(config, seen, devices, planned, pending)
     shown = Outlook(config, devices, planned, pid, step, rules, (), again, lost, before + tuple(more), ha)
     closing = _closing(config, planned) + cpus.live(host, config, wanted.cpus) if pid else ()
     placed = cpus.judge(host, config, shown.gpus) if shown.gpus else []
@@ -175,15 +165,17 @@ def _was_refused(host: Host, config: Config) -> bool:
     if not any(line.key == ALLOW for line in config.document.main):
         return False
     try:
-        return any(e.step.knob == REFUSED and e.step.target == config.path and e.state == "done" for e in journal.entries(host))
+        mine = [e for e in journal.entries(host) if e.step.target == config.path and e.state == "done"]
+        return any(e.step.knob == opening.REFUSED for e in mine)
     except (OSError, Refused, Unrecorded):
         return False
 
 
 def _refused_without_reason(config: Config, denied: Sequence[see.Inside]) -> Finding:
     nodes = ", ".join(one.need.path for one in denied)
-    return finding(REFUSED, WARN, config.subject, "it is unprivileged, where every device is open by default; this host refuses "
-                   "%s all the same (EPERM), so it gets rules like any other" % nodes, have="EPERM", want="opens", proof=PROVED,
+    summary = "it is unprivileged, where every device is open by default; this host refuses %s all the same (EPERM), so it " \
+              "gets rules like any other" % nodes
+    return finding(opening.REFUSED, WARN, config.subject, summary, have="EPERM", want="opens", proof=PROVED,
                    evidence=("open(2) inside: EPERM",),
                    hint=Hint("hosttune lxc sync " + config.id, "host", "nothing is restarted", "apply"))
 
@@ -209,49 +201,11 @@ def _text(data: bytes) -> str:
     return data.decode("utf-8", "surrogateescape")
 
 
-def _host_has(devices: DeviceTable, need: Need) -> bool:
-    """Whether a start would find the right node: else the node of the host is what has to be mended first."""
-    node = (devices.nodes or {}).get(need.path)
-    return node is not None and node.type == "char" and (need.major is None or node.major == need.major)
-
-
-def _inside_findings(config: Config, seen: Sequence[see.Inside], devices: DeviceTable, planned: Edit) -> List[Finding]:
-    out: List[Finding] = []
-    for one in seen:
-        if one.state == see.OPENS:
-            continue
-        says = one.detail if one.state in (see.PLACEHOLDER, see.STALE, see.REPLACED) else "%s%s" % (
-            _SAYS[one.state], ": " + one.detail if one.state == see.OTHER else "")
-        rule = _rule_for(one.need, planned.live)
-        hint = Hint()
-        if one.state == see.DENIED and rule:
-            hint = Hint("hosttune lxc live %s" % config.id, "host", "nothing is lost, nothing is restarted", "apply")
-        elif one.state in see.NEEDS_RESTART and not _host_has(devices, one.need):
-            hint = Hint("nvidia-modprobe -u -c=0" if "uvm" in one.need.path else "nvidia-modprobe -c=0", "host",
-                        "the host's node is made first, then the container is restarted", "apply")
-        status = ERROR if one.detail.startswith(NOT_TRIED) else FAIL
-        out.append(finding(_IDS[one.state], status, one.need.path, "%s (%s): %s" % (one.need.path, one.need.numbers, says),
-                           have=one.detail or one.state, want="opens", hint=hint, proof=PROVED, machine=config.subject))
-    cards = [one for one in seen if one.need.driver == "nvidia" and one.need.path[-1:].isdigit()]
-    opened = sum(one.state == see.OPENS for one in cards)
-    count = "%d of %d nodes open, %d of %d GPUs" % (
-        sum(one.state == see.OPENS for one in seen), len(seen), opened, len(cards))
-    causes = tuple(sorted({f.id for f in out}))
-    out.append(finding("HT429", FAIL if causes else OK, config.subject, count, have=count, want="all", because=causes,
-                       proof=PROVED, machine=config.subject))
-    return out
-
-
-def _rule_for(need: Need, rules: Sequence[str]) -> str:
-    """The numeric rule among `rules` that opens a node."""
-    return next((rule for rule in rules if rule.split()[1] in (need.numbers, "%s:*" % need.major)), "")
-
-
 def _live_rules(config: Config, seen: Sequence[see.Inside], rules: Sequence[str]) -> Tuple[Action, ...]:
     """lxc-cgroup reaches the running container at once (liblxc replaces its device program); it does not outlive it."""
     missing: List[str] = []
     for one in seen:
-        rule = _rule_for(one.need, rules) if one.state == see.DENIED else ""
+        rule = opening.rule_for(one.need, rules) if one.state == see.DENIED else ""
         if rule and rule not in missing:
             missing.append(rule)
     return tuple(_cgroup(config, "allow", rule, "the running container is refused what its config allows from the next start on",
@@ -262,5 +216,4 @@ def _pending(config: Config, stuck: Sequence[see.Inside], again: Sequence[Action
     command = restart.command(config, again, ha)
     return finding("HT402", FAIL, config.subject, "a restart is pending for %s" % ", ".join(one.need.path for one in stuck),
                    have=stuck[0].detail or stuck[0].state, want="the node that the host has", proof=PROVED,
-                   hint=Hint(command, "host", "a restart; it destroys: " + ("; ".join(lost) or "nothing that can be seen"),
-                             "restart"), evidence=tuple(lost[:3]))
+                   hint=Hint(command, "host", restart.costs(lost), "restart"), evidence=tuple(lost[:3]))

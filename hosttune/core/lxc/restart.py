@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from typing import List, Sequence, Tuple
+from typing import List, Optional, Sequence, Tuple
 
 from ..catalogue import finding
 from ..door.host import Host
@@ -18,6 +18,17 @@ TIMEOUT = 180
 """Seconds for one command, and for the HA manager to have done what it was asked: its own limit for a stop is 60."""
 
 
+RESTARTS = "restarts the container: all that runs in it ends"
+
+
+def costs(lost: Optional[Sequence[str]] = None) -> str:
+    """What a restart costs, in the words of every face. lost: what was seen that it would destroy (see.losses); None where
+    nobody looked."""
+    if lost is None:
+        return RESTARTS + ", and what lies in its own /dev/shm is lost"
+    return "%s; it destroys: %s" % (RESTARTS, "; ".join(lost) or "nothing that can be seen")
+
+
 def actions(config: Config, why: str, lost: Tuple[str, ...], ha: bool = False) -> Tuple[Action, ...]:
     """What restarts a container, in order, with all that it destroys. ha: the cluster's manager starts and stops it, and
     must be asked; a plain reboot would work against it."""
@@ -28,8 +39,7 @@ def actions(config: Config, why: str, lost: Tuple[str, ...], ha: bool = False) -
         argvs = (("pct", "reboot", config.id),)
     else:
         argvs = (("lxc-stop", *config.tool_options, "-t", "60"), ("lxc-start", *config.tool_options, "-d"))
-    return tuple(Action(NAME, config.subject, argv, why, lost, "the container is down for as long as it boots")
-                 for argv in argvs)
+    return tuple(Action(NAME, config.subject, argv, why, lost, RESTARTS) for argv in argvs)
 
 
 def command(config: Config, restart: Sequence[Action], ha: bool) -> str:

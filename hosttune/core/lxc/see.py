@@ -137,10 +137,10 @@ def _inside(need: Need, seen: Mapping[str, object]) -> Inside:
     kind, rdev, opened = str(seen.get("type", "")), str(seen.get("rdev", "")), seen.get("open", "")
     if kind != "char":
         return Inside(need, PLACEHOLDER, "a %s in its place: the host had no node when the container started" % (kind or "?"))
-    if need.major is not None and rdev != need.numbers:
+    if need.major is not None and rdev != need.numbers:  # one of the same number is as good as the host's new one
+        if seen.get("nlink") == 0:
+            return Inside(need, REPLACED, "it is %s inside, the node that the host had before" % rdev)
         return Inside(need, STALE, "it is %s inside, and the driver has %s now" % (rdev, need.numbers))
-    if seen.get("nlink") == 0:
-        return Inside(need, REPLACED, "the host made its node anew after the container started")
     if opened == "ok":
         return Inside(need, OPENS)
     state = {"EPERM": DENIED, "EACCES": MODE}.get(str(opened), OTHER)

@@ -14,8 +14,8 @@ from .. import engine, journal
 from ..catalogue import finding
 from ..door.host import Host
 from ..machine.devices import DeviceTable
-from ..model import ERROR, FAIL, WARN, Action, Finding, Hint, Refused, Report, Step
-from . import store
+from ..model import ERROR, FAIL, SKIP, WARN, Action, Finding, Hint, Refused, Report, Step
+from . import opening, store
 from .document import parse
 from .entries import entries
 from .foresee import foresee
@@ -89,11 +89,18 @@ def sync(host: Host, ct_id: str, wanted: Wanted, restart: str = NEVER, dry_run: 
     if not wrote and not done and not failed:
         return _report("lxc sync", host, before, mode="apply")
     after = outlook(host, ct_id, wanted, devices)
-    proof = tuple(prove(host, after.config, len(after.gpus))) if prove and after.pid and after.gpus and not failed else ()
+    proof = _proved(host, after, prove) if prove and after.pid and after.gpus and not failed else ()
     facts = {"changes": "\n".join(before.edit.changes), "restore": _restore_line(host, before.step) if wrote else ""}
     return Report("lxc sync", host.uname()[0], facts,
                   tuple(failed) + after.findings + proof, (before.step,) if before.step and wrote else (), tuple(done),
                   tuple(host.effects), wrote or bool(done), "apply")
+
+
+def _proved(host: Host, after: Outlook, prove: Prove) -> Tuple[Finding, ...]:
+    """The last proof. Where a node does not open, that is why it fails, and it is told already."""
+    closed = next((f.because for f in after.findings if f.id == opening.COUNT), ())
+    found = prove(host, after.config, len(after.gpus))
+    return tuple(replace(f, status=SKIP, because=closed) if closed and f.status == FAIL else f for f in found)
 
 
 def _restore_line(host: Host, step: Optional[Step]) -> str:

@@ -13,7 +13,7 @@ from ..doctor.survey import UVM_NODE, UVM_TOOLS, Machine, Node
 from ..model import ERROR, FAIL, FITS, OK, SKIP, WARN, Finding, Hint, Probe
 from . import log
 from .nodes import not_asked, sound
-from .scene import Machines, below, kernels, whole
+from .scene import Machines, below, host_node, host_of, kernels, whole
 
 _GPU = {
     "EIO": "the GPU did not start (firmware, power, BAR or interrupt)",
@@ -49,8 +49,8 @@ def passed(node: Node) -> bool:
 
 
 def _judge(machines: Machines, machine: Machine, node: Node) -> Optional[Finding]:
-    if node.open == "ok" or node.open == "EACCES" or node.nlink == 0:
-        return None  # EACCES after a good access() is the permission probe's, a replaced node the nodes probe's
+    if node.open == "ok" or node.open == "EACCES":
+        return None  # EACCES after a good access() is the permission probe's
     if not node.open or node.open.startswith(("not-tried", "error")):
         return finding(
             "HT903",
@@ -71,6 +71,11 @@ def _judge(machines: Machines, machine: Machine, node: Node) -> Optional[Finding
     if because and status == FAIL:
         told = "%s %s" % (node.path, what)
         return finding("HT409", SKIP, node.path, told, have=node.open, because=because, machine=machine.key)
+    below_it = _on_host(machines, machine, node)
+    if below_it and (below_it.status != WARN or status == WARN):
+        told = "%s %s, as on the host" % (node.path, what)
+        cause = below_it.because or (below_it.id,)
+        return finding(below_it.id, SKIP, node.path, told, have=node.open, because=cause, machine=machine.key)
     if node.path == UVM_NODE and status == FAIL and node.open != "ENXIO":
         return _uvm(machines, machine, node, what)
     # Nobody's programs are ended for a node that nothing misses.
@@ -92,6 +97,12 @@ def _judge(machines: Machines, machine: Machine, node: Node) -> Optional[Finding
         evidence=("%s: %s, access says ok, open says %s" % (node.path, node.rdev, node.open),),
         hint=cure,
     )
+
+
+def _on_host(machines: Machines, machine: Machine, node: Node) -> Optional[Finding]:
+    """What is told of the same node of the host: there is one driver, and a container only meets its refusal again."""
+    host, other = host_of(machines), host_node(machines, machine, node.path)
+    return _judge(machines, host, other) if host is not None and other is not None and sound(host, other) else None
 
 
 def _cure(node: Node, bdf: str, works: bool, where: str) -> Hint:

@@ -8,9 +8,10 @@ from typing import Optional, Sequence
 from ..doctor.survey import Machine
 from ..lxc.document import LXC
 from ..lxc.facts import ContainerFacts
+from ..lxc.restart import costs
 from .scene import ct_id
 
-RESTART_COSTS = "restarts the container: running engines stop, and what lies in its own /dev/shm is lost"
+RESTART_COSTS = costs()
 
 
 def remake(path: str) -> str:

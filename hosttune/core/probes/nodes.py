@@ -12,6 +12,7 @@ from typing import List, Optional
 
 from ..catalogue import finding
 from ..doctor.survey import NODES, UVM_TOOLS, Machine, Node
+from ..lxc.facts import ContainerFacts
 from ..model import ERROR, FAIL, FITS, OK, PROVED, SKIP, WARN, Finding, Hint, Probe
 from .heal import RESTART_COSTS, remake, restart, together
 from .scene import Machines, below, ct_id, facts_of, host_node, host_of, whole
@@ -44,11 +45,13 @@ def run(machines: Machines) -> List[Finding]:
 
 
 def _folded(judged: List[Finding]) -> List[Finding]:
-    """Nodes with one and the same fault are one cause: the first tells the others and what mends them all."""
+    """Nodes with one and the same fault are one cause: the first tells the others and what mends them all. One that nothing
+    misses (nvidia-uvm-tools) is told by itself only where it is alone."""
     out: List[Finding] = []
     for f in judged:
-        alike = [g for g in judged if g.status == FAIL == f.status and (g.id, g.proof, g.machine) == (f.id, f.proof, f.machine)]
-        if len(alike) < 2 or f.status != FAIL:
+        alike = [g for g in judged if g.status in (FAIL, WARN) and (g.id, g.proof, g.machine) == (f.id, f.proof, f.machine)]
+        alike.sort(key=lambda g: g.status == WARN)
+        if f not in alike or len(alike) < 2 or alike[0].status == WARN:
             out.append(f)
         elif f is alike[0]:
             names = ", ".join(g.subject.rpartition("/")[2] for g in alike[1:])
@@ -124,7 +127,7 @@ def _unasked(machine: Machine) -> List[Finding]:
 
 def _judge(machines: Machines, machine: Machine, node: Node) -> Optional[Finding]:
     want = machine.number_of(node.path)
-    if not want or sound(machine, node) and not _replaced(node):
+    if not want or sound(machine, node) or node.errno and _others_count(machine, node):
         return None
     if node.errno not in ("", "ENOENT", "ENOTDIR"):
         return finding(
@@ -134,14 +137,16 @@ def _judge(machines: Machines, machine: Machine, node: Node) -> Optional[Finding
         return _absent(machines, machine, node, want)
     if node.type != "char":
         return _placeholder(machines, machine, node, want)
-    if _replaced(node):
+    if node.nlink == 0:
         return _stale_inode(machines, machine, node, want)
     return _stale_number(machines, machine, node, want)
 
 
-def _replaced(node: Node) -> bool:
-    """The host removed this node and made another; the container still holds the old one. A node that opens is fine."""
-    return node.nlink == 0 and node.open != "ok"
+def _others_count(machine: Machine, node: Node) -> bool:
+    """A GPU that is kept from a container which has as many as it is declared to have."""
+    gpus = [other for path, other in machine.nodes.items() if path[len("/dev/nvidia") :].isdigit()]
+    there = sum(not other.errno for other in gpus)
+    return machine.kind != "host" and node in gpus and machine.declared_gpus is not None and there >= machine.declared_gpus > 0
 
 
 def _restart(machines: Machines, machine: Machine) -> str:
@@ -166,13 +171,11 @@ def _same_below(machines: Machines, machine: Machine, node: Node, id: str, what:
         return None
     # The cause is whichever fault the host's node has, which need not be the same one.
     cause = "HT403" if other.errno else "HT404" if other.type != "char" else "HT405"
-    return finding(
-        id, SKIP, node.path, "%s %s, as it is on the host" % (node.path, what), because=(cause,), machine=machine.key
-    )
+    return finding(id, SKIP, node.path, "%s %s" % (node.path, what), because=(cause,), machine=machine.key)
 
 
 def _absent(machines: Machines, machine: Machine, node: Node, want: str) -> Finding:
-    symptom = _same_below(machines, machine, node, "HT403", "is absent")
+    symptom = _same_below(machines, machine, node, "HT403", "is absent, as it is on the host")
     if symptom:
         return symptom
     evidence = ["%s: ENOENT" % node.path, _majors_line(machine, want)]
@@ -242,7 +245,7 @@ def _absent(machines: Machines, machine: Machine, node: Node, want: str) -> Find
         proof=PROVED,
         evidence=tuple(evidence),
         machine=machine.key,
-        hint=Hint("hosttune lxc sync %s" % ct_id(machine), "host", "then a restart: " + RESTART_COSTS, "reconfigure"),
+        hint=Hint(_anew(machines, machine, _unnamed(machine, facts)), "host", RESTART_COSTS, "restart"),
     )
 
 
@@ -297,6 +300,11 @@ def _opened(node: Node) -> str:
 
 
 def _stale_inode(machines: Machines, machine: Machine, node: Node, want: str) -> Finding:
+    """The host removed this node, whose number had moved; the container holds it until it stops. One with the right number would
+    be as good as the host's new one."""
+    symptom = _same_below(machines, machine, node, "HT406", "is a node that the host removed, and its own is not right either")
+    if symptom:
+        return symptom
     other = host_node(machines, machine, node.path)
     evidence = ["%s: %s, link count 0, %s" % (node.path, node.rdev, _opened(node)), _majors_line(machine, want)]
     if other is not None and other.rdev:
@@ -310,22 +318,30 @@ def _stale_inode(machines: Machines, machine: Machine, node: Node, want: str) ->
         "and the container needs its rule and a start" % (node.path, node.rdev),
         have=node.rdev,
         want=want,
-        proof=PROVED if seen and node.rdev != want else FITS,
+        proof=PROVED if seen else FITS,
         evidence=tuple(evidence),
-        decide="" if seen and node.rdev != want else "stat -c '%%t:%%T %%h' %s   # here and on the host" % node.path,
+        decide="" if seen else "stat -c '%%t:%%T %%h' %s   # here and on the host" % node.path,
         hint=Hint(_anew(machines, machine), below(machines, machine), RESTART_COSTS, "restart"),
         machine=machine.key,
     )
 
 
-def _anew(machines: Machines, machine: Machine) -> str:
-    """A new node may have a new number: its rule has to be there before the start. One command does both, and names first what
-    the restart would destroy."""
-    return "hosttune lxc sync %s --restart always" % ct_id(machine) if machine.kind == "lxc" else _restart(machines, machine)
+def _anew(machines: Machines, machine: Machine, gpus: str = "") -> str:
+    """A new node may have a new number: its rule has to be there before the start. One command does both. gpus: what has to be
+    said where the config names none."""
+    if machine.kind != "lxc":
+        return _restart(machines, machine)
+    return "hosttune lxc sync %s%s --restart always" % (ct_id(machine), gpus)
+
+
+def _unnamed(machine: Machine, facts: ContainerFacts) -> str:
+    """sync heals what a config names, or a profile declares: where neither does, the owner has to say which GPUs."""
+    named = any(facts.passing("/dev/nvidia%d" % minor) for minor in machine.minors)
+    return "" if named or machine.declared_gpus not in (None, len(machine.minors)) else " --gpus all"
 
 
 def _stale_number(machines: Machines, machine: Machine, node: Node, want: str) -> Finding:
-    symptom = _same_below(machines, machine, node, "HT405", "has the number %s" % node.rdev)
+    symptom = _same_below(machines, machine, node, "HT405", "has the number %s, as it has on the host" % node.rdev)
     if symptom:
         return symptom
     evidence = ["%s: %s, %s" % (node.path, node.rdev, _opened(node)), _majors_line(machine, want)]
