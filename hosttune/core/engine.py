@@ -20,7 +20,7 @@ from .door.host import TEMP, Host, bytes_or_none, digest, errname, read_or_none
 from .journal import Entry
 from .judge import check, plan
 from .machine import sysfs
-from .model import ERROR, FAIL, WARN, Finding, Hint, Knob, Reading, Refused, Step
+from .model import ERROR, FAIL, LOOK, WARN, Finding, Hint, Knob, Reading, Refused, Step
 
 __all__ = ["check", "plan", "apply", "tune", "revert", "recover"]
 
@@ -95,12 +95,11 @@ def _way_out(e: OSError) -> str:
 
 def _hint(e: OSError, step: Step) -> Hint:
     text = _way_out(e)
-    command = ("# " if errname(e) in _PROSE else "") + text if text else _explain(step)
-    return Hint(command, "host")
+    return Hint(("# " if errname(e) in _PROSE else "") + text, "host") if text else _explain(step)
 
 
-def _explain(step: Step) -> str:
-    return "hosttune explain " + step.knob
+def _explain(step: Step) -> Hint:
+    return Hint("hosttune explain " + step.knob, "host", action=LOOK)
 
 
 def _failed(host: Host, step: Step, e: Exception, knobs: Mapping[str, Knob]) -> Finding:
@@ -108,10 +107,11 @@ def _failed(host: Host, step: Step, e: Exception, knobs: Mapping[str, Knob]) -> 
         text = "%s: %s%s" % (errname(e), e.strerror, " (%s)" % e.filename if e.filename else "")
         hint, likely = _hint(e, step), _likely(step, knobs)
         if not _way_out(e) or errname(e) == "EPERM" and host.who().uid == 0:
-            text, hint = text + likely, Hint(_explain(step), "host")
+            text, hint = text + likely, _explain(step)
     else:
         text, way_out = getattr(e, "what", str(e)), getattr(e, "way_out", "")
-        text, hint = text if way_out else text + _likely(step, knobs), Hint(way_out or _explain(step), "host")
+        text = text if way_out else text + _likely(step, knobs)
+        hint = Hint(way_out, "host") if way_out else _explain(step)
     values = {} if step.effect == "replace" else {"have": step.before or "", "want": step.after or ""}
     return finding(step.knob, FAIL, step.subject, "%s was not written: %s" % (step.target, text), hint=hint, **values)
 

@@ -7,11 +7,15 @@ plan     the findings, and one Step for each that failed and may be mended
 
 from __future__ import annotations
 
+import re
 from typing import List, Mapping, Optional, Tuple
 
 from .catalogue import finding
 from .door.host import Host, Unrecorded, errname
-from .model import ERROR, FAIL, OK, ON, OPT_IN, SKIP, WARN, Finding, Hint, Knob, Reading, Refused, Step
+from .model import ERROR, FAIL, LOOK, OK, ON, OPT_IN, SKIP, WARN, Finding, Hint, Knob, Reading, Refused, Step
+
+_LOOKS = re.compile(r"(?:cat|grep|journalctl|lspci|modinfo|nvidia-smi -q|hosttune (?:check|explain))\b[^&;#]*(?:#|$)")
+"""Ways out of a refusal that mend nothing: a person looks, and decides."""
 
 
 def check(knob: Knob, host: Host, want: str = "") -> List[Finding]:
@@ -67,7 +71,7 @@ def _judge_one(
         return _could_not_tell(knob, want, _why(knob, e), subject), None
     except Refused as e:
         summary += "; not changed: %s" % e.what
-        hint = Hint(command=e.way_out, where=str(e.where), action="reconfigure")
+        hint = Hint(command=e.way_out, where=str(e.where), action=LOOK if _LOOKS.match(e.way_out) else "reconfigure")
         seen += (e.where,) if e.where and e.where not in seen else ()
     status = FAIL if asked or knob.recommend == ON or knob.grave else WARN
     found = finding(knob.id, status, subject, summary, have=have, want=want, hint=hint, evidence=seen)

@@ -15,7 +15,7 @@ from hosttune.core.knobs import KNOBS
 from hosttune.core.model import Finding
 from hosttune.core.recording.replay import ReplayHost
 from tests.unit import gpu_host, test_knobs_host
-from tests.unit.test_hints_are_commands import PROGRAMS, first_words
+from tests.unit.test_hints_are_commands import LOOKS, PROGRAMS, first_words, simple
 
 FOLDER = Path(__file__).parents[1] / "cases" / "knobs"
 ON_A_BUS: dict[str, dict[str, Any]] = {
@@ -87,3 +87,10 @@ def test_what_it_says_to_do_can_be_pasted() -> None:
     whole = "\n".join("(\n%s\n)" % text for text in told if text.partition("#")[0].strip())
     assert subprocess.run(["bash", "-n"], input=whole, text=True, capture_output=True).stderr == ""
     assert len(told) > 80
+
+
+def test_what_only_looks_is_called_a_look() -> None:
+    told = {f.hint.command: f.hint.word for f in findings() if f.hint.command}
+    looks = {text for text in told if simple(text) and all(LOOKS.match(part) for part in simple(text))}
+    assert {text for text, word in told.items() if word == "look"} == looks
+    assert 8 < len(looks) < len(told) - 40

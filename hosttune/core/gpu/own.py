@@ -88,7 +88,7 @@ def refuse_write(host: Host, bdfs: Sequence[str], knob: str) -> None:
         raise Refused(
             "kernel lockdown (Secure Boot) refuses writes to PCI config space: %s" % lockdown.strip(),
             LOCKDOWN,
-            "mokutil --sb-state  # the firmware's setup turns Secure Boot off; or leave it as it is",
+            "cat %s  # the firmware's setup turns Secure Boot off; or leave it as it is" % LOCKDOWN,
         )
     for bdf in bdfs:
         defer_while_computing(host, bdf, knob)

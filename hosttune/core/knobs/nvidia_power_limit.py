@@ -44,7 +44,7 @@ def step(host: Host, subject: str, have: str, want: str) -> Step:
     except ValueError:
         possible = True  # the card does not tell; the read-back does
     if not possible:
-        way_out = "nvidia-smi -i %s -q -d POWER  # want a value in that range" % subject
+        way_out = "nvidia-smi -q -d POWER -i %s  # want a value in that range" % subject
         raise Refused("the card takes %s to %s W" % (_watts(low), _watts(high)), subject, way_out)
     argv, undo = (nvidia_smi.set_one(subject, "-pl", watts) for watts in (want, have))
     return Step(ID, subject, "run", "%s power limit" % subject, have, want, argv, undo)
