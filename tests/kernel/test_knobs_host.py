@@ -137,6 +137,15 @@ def test_applied_kept_over_a_boot_and_reverted(host: LiveHost, name: str) -> Non
     assert values(host, files) == before and tree() == empty
 
 
+def test_what_the_kernel_starts_with_needs_no_file_for_the_next_boot(host: LiveHost, fake: FakeTrees) -> None:
+    behind = fake.file("/proc/sys/vm/zone_reclaim_mode", "1\n")
+    done = engine.tune(host, {"zone-reclaim-mode": "0"}, KNOBS, BY_ID, dry_run=False)
+    assert behind.read_text() == "0\n" and tree() == {}
+    assert [(f.subject, f.status) for f in done.findings] == [("now", "ok"), ("boot", "ok")]
+    engine.revert(host, BY_ID)
+    assert behind.read_text() == "1\n"
+
+
 @pytest.mark.parametrize("name", FILES_ONLY)
 def test_a_line_of_systemds_own_settings_is_one_that_systemd_reads(host: LiveHost, name: str) -> None:
     file = {"memlock": "system.conf", "remove-ipc": "logind.conf"}[name]

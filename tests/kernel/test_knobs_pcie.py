@@ -225,3 +225,25 @@ def test_modprobe_itself_takes_the_option_that_hosttune_writes_and_the_command_l
     Path("/etc/modprobe.d/a.conf").unlink()
     hosttune("revert")
     assert os.listdir("/etc/modprobe.d") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [
+        ("nvidia-hmm", "nvidia_uvm uvm_disable_hmm=1"),
+        ("nvidia-resizable-bar", "nvidia NVreg_EnableResizableBar=1"),
+        ("nvidia-relaxed-ordering", "nvidia NVreg_EnablePCIERelaxedOrderingMode=1"),
+        ("nvidia-dynamic-power", "nvidia NVreg_DynamicPowerManagement=0"),
+    ],
+)
+def test_the_next_load_of_the_module_has_the_option_and_a_revert_takes_it_away(
+    machine: FakeTrees, name: str, option: str
+) -> None:
+    machine.pci([port(ROOT), PciFunction(GPUS[0], below=ROOT)])
+    hosttune("apply", name, code=1)  # now it is as it was loaded
+    again = hosttune("apply", name, code=1)
+    assert again["hosts"][0]["effects"] == []
+    said = subprocess.run(["modprobe", "--showconfig"], capture_output=True, text=True, check=True).stdout
+    assert f"options {option}\n" in said
+    hosttune("revert")
+    assert os.listdir("/etc/modprobe.d") == []

@@ -245,6 +245,9 @@ def _knob(read: Callable[[Any], Mapping[str, Reading]], step: Callable[[Any, str
     return Knob(
         id=ID, name=NAME, title="boot unit", want="on", read=read, step=step, check=check, skip=skip,
         why="registers and device numbers are new after each boot; containers start before anybody can look",
+        cost="after a reboot MaxReadReq is the hardware's own again, and CUDA fails in containers until somebody looks",
+        evidence="the founding machine: at each boot nvidia-uvm may have another number, and MaxReadReq was 512 again",
+        persists="/etc/systemd/system/hosttune-*",
     )  # fmt: skip
 
 
