@@ -6,6 +6,9 @@ The tests share one guest and stand in the order in which they run.
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
 
 from lab.machine import Machine
@@ -35,6 +38,33 @@ def in_memory(guest: Machine) -> list[bool]:
     source = sha256(guest, "/srv/models/" + TINY)
     assert source
     return [sha256(guest, "/dev/shm/models/" + TINY) == source, sha256(guest, "/srv/models/" + TINY, True) == source]
+
+
+ASK = """\
+import json, urllib.request
+data = json.dumps({"prompt": "def", "max_tokens": 4, "ignore_eos": True}).encode()
+asked = urllib.request.Request("http://127.0.0.1:30100/v1/completions", data, {"Content-Type": "application/json"})
+print(urllib.request.urlopen(asked, timeout=100).read().decode())
+"""
+READERS = """\
+import os, pathlib, sys
+file = os.stat(sys.argv[1])
+mark = " %02x:%02x %d " % (os.major(file.st_dev), os.minor(file.st_dev), file.st_ino)
+for maps in pathlib.Path("/proc").glob("[0-9]*/maps"):
+    if any(mark in line for line in maps.read_text().splitlines()):
+        print(os.readlink(maps.with_name("exe")).rpartition("/")[2].rstrip("0123456789."))
+"""
+
+
+def answer(guest: Machine) -> dict[str, Any]:
+    """What the engine in the container says to a prompt."""
+    told: dict[str, Any] = json.loads(guest.run("pct", "exec", "200", "--", "python3", "-c", ASK, check=True).stdout)
+    return told
+
+
+def readers(guest: Machine) -> list[str]:
+    """Programs that have the staged file mapped: by its device and inode, whatever its path is where they are."""
+    return guest.run("python3", "-c", READERS, "/dev/shm/models/" + TINY, check=True).stdout.split()
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +120,8 @@ def test_a_word_for_the_kernel_keeps_hosttune_out_of_the_boot(declared: Machine)
 
 def test_a_model_that_a_reboot_took_is_brought_back_by_the_next_run(declared: Machine) -> None:
     """The host was rebooted between staging and serving, and nothing of hosttune ran at that boot."""
-    site(declared, "host,containers,models")
+    site(declared, "host,containers,models,serving")
     assert in_memory(declared) == [True, True]
     assert cu_init(declared) == 0
+    assert answer(declared)["usage"]["completion_tokens"] == 4
+    assert readers(declared) == ["python"], "the engine reads the very file that was staged"
