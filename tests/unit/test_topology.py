@@ -95,6 +95,13 @@ def test_what_firmware_does_not_tell_is_on_no_node() -> None:
     assert groups.path(*machine.gpus) == "?"
 
 
+def test_what_hangs_on_a_node_that_the_kernel_does_not_show_is_drawn_all_the_same() -> None:
+    """A node without CPU and memory is not online; its devices are."""
+    machine = seen(machines.machine({"pci0000:10": [Port("0000:10:01.0", [End("gpu", "0000:11:00.0", 7)])]}))
+    for picture in (topo_text.render(machine), topo_svg.render(machine)):
+        assert "NUMA node 7" in picture and "11:00.0" in picture
+
+
 def test_a_lost_gpu_is_drawn_without_lanes() -> None:
     """A function that fell off the bus: sysfs gives 63 or 255 lanes and an unknown speed."""
     view = machines.machine({"pci0000:10": [Port("0000:10:01.0", [End("gpu", "0000:11:00.0", 0, width=63)])]})

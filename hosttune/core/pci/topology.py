@@ -168,6 +168,8 @@ def see(host: Host) -> Topology:
     bridges: Dict[str, Bridge] = {}
     devices = [_device(ask, bdf, kind, nodes, bridges, numbers, models) for bdf, kind in functions]
     devices.sort(key=lambda d: (d.kind != GPU, -1 if d.number is None else d.number, natural(d.bdf)))
+    offline = {d.node for d in devices if d.node is not None} - {node.id for node in nodes}
+    nodes += tuple(Node(number) for number in sorted(offline))  # without CPU and memory the kernel shows no such node
     return Topology(
         host.uname()[0],
         nodes,
