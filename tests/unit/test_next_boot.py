@@ -58,7 +58,7 @@ FOLDER = Path(__file__).resolve().parents[1] / "cases" / "nextboot"
 TABLE: dict[str, Any] = yaml.safe_load((FOLDER / "cases.yml").read_text(encoding="utf-8"))
 CASES: dict[str, dict[str, Any]] = TABLE["cases"]
 GRUB = (FOLDER / "grub.cfg").read_text(encoding="utf-8")
-PROFILE = {"containers": {"200": {}}, "knobs": {"pcie-max-read-request": "4096"}}
+PROFILE = {"mode": "apply", "containers": {"200": {}}, "knobs": {"pcie-max-read-request": "4096"}}
 
 
 def judged(
@@ -96,6 +96,42 @@ def test_a_fault_of_the_next_boot_is_told_and_its_neighbour_is_not(name: str) ->
         )
 
 
+@pytest.mark.parametrize(("profile", "at", "command"), [
+    ({}, True, "printf '{\"mode\": \"apply\"}\\n' > profile.json && hosttune apply boot-units --profile profile.json"),
+    ({"mode": "apply", "knobs": {}}, True, "hosttune apply boot-units"),
+    ({"mode": "apply", "knobs": {}}, False, "hosttune apply boot-units --profile FILE"),
+])  # fmt: skip
+def test_the_command_for_the_boot_units_names_the_profile_that_it_needs(
+    profile: dict[str, Any], at: bool, command: str
+) -> None:
+    there: dict[str, Any] = {} if at else {"nodes": {"/etc/hosttune/profile.json": {"errno": "ENOENT"}}}
+    found = judged(merge({"dirs": {WANTS: ["hosttune-knobs.service"]}}, there), profile)
+    (hint,) = {f.hint for f in found if f.id == "HT706"}
+    assert hint.command.partition("   #")[0] == command
+    assert ("/etc/hosttune/profile.json" in hint.command + hint.costs) == (command != "hosttune apply boot-units")
+    skipped = [f.summary for f in found if f.status == "skip"]
+    assert ["is not judged" in text for text in skipped] == ([] if profile else [True])
+
+
+def test_units_that_only_tell_are_no_promise() -> None:
+    """In mode plan, the default, the boot makes no node and renews no rule."""
+    found = judged({}, {**PROFILE, "mode": "plan"})
+    assert {f.id: f.status for f in found if f.id in ("HT706", "HT707", "HT711")} == {
+        "HT706": FAIL, "HT707": WARN, "HT711": WARN}  # fmt: skip
+    assert all("mode: apply" in f.hint.command for f in found if f.id in ("HT706", "HT711"))
+
+
+def test_a_plain_container_is_told_a_form_that_it_has() -> None:
+    numbers = "lxc.cgroup2.devices.allow = c 511:* rwm\nlxc.mount.entry = /dev/nvidia0 dev/nvidia0 none bind,create=file\n"
+    plain = {
+        "dirs": {"/etc/pve/nodes": {"errno": "ENOENT"}, "/var/lib/lxc": ["ai"]},
+        "files": {"/var/lib/lxc/ai/config": numbers},
+        "commands": {"lxc-info -n ai -p -H": {"out": ""}, "lxc-config lxc.lxcpath": {"out": "/var/lib/lxc\n"}},
+    }
+    (told,) = [f for f in judged(plain) if f.id == "HT707"]
+    assert told.hint.command == "hosttune lxc sync ai --form path"
+
+
 def test_a_host_that_is_ready_has_nothing_to_look_at() -> None:
     assert {f.status for f in judged({})} == {OK}
 
@@ -106,7 +142,7 @@ WHOLE = (len(HEADER)).to_bytes(8, "little") + HEADER + b"\0\0\0\1"
 
 
 def test_a_model_of_another_machine_needs_that_machine_at_boot() -> None:
-    found = judged({"dirs": {WANTS: UNITS}}, {"models": {"m": {"source": "ssh:nas:/srv/m"}}})
+    found = judged({"dirs": {WANTS: UNITS}}, {"mode": "apply", "models": {"m": {"source": "ssh:nas:/srv/m"}}})
     (told,) = [f for f in found if f.id == "HT710"]
     assert told.status == WARN and "has to answer when this one boots" in told.summary
 
@@ -119,13 +155,14 @@ def test_a_model_survives_only_from_a_whole_source_that_a_unit_stages(size: int,
              "/srv/m/model.safetensors": {"type": "file", "size": size}}  # fmt: skip
     files = {"/srv/m/config.json": '{"architectures": ["X"]}', "/srv/m/model.safetensors": {"hex": WHOLE[:size].hex()}}
     found = judged(
-        {"nodes": nodes, "files": files, "dirs": {**MODEL, WANTS: units}}, {"models": {"m": {"source": "/srv/m"}}}
+        {"nodes": nodes, "files": files, "dirs": {**MODEL, WANTS: units}},
+        {"mode": "apply", "models": {"m": {"source": "/srv/m"}}},
     )
     assert [(f.subject, f.status) for f in found if f.id == "HT710"] == [("m", status)]
 
 
 def test_settings_that_nobody_declared_do_not_fall_back() -> None:
-    assert [f for f in judged({}, {}) if f.id == "HT711"] == []
+    assert [f.status for f in judged({}, {}) if f.id == "HT711"] == ["skip"]
     found = judged({"files": {"/etc/hosttune/profile.json": None}, "dirs": {WANTS: []}}, PROFILE)
     assert {f.subject for f in found if f.id == "HT711"} == {"pcie-max-read-request"}
 

@@ -32,8 +32,8 @@ def starts(host: Host, config: Config, gpus: int) -> List[Finding]:
     library, code, count = calls.get(LIBRARY), calls.get("cuInit"), calls.get("cuDeviceGetCount")
     if isinstance(library, dict) and "error" in library:
         return [finding(ID, SKIP, config.subject, "CUDA was not asked: there is no libcuda.so.1 in it")]
-    way_out = Hint("hosttune doctor --ct " + config.id, "host", "every node opens inside, so `hosttune lxc sync` has nothing left "
-                   "to heal: the doctor names the library, the variable or the GPU, and what mends it", "look")
+    way_out = Hint("hosttune doctor --ct " + config.id, "host", "every node opens inside, so `hosttune lxc sync` has nothing "
+                   "left to heal: the doctor names the library, the variable or the GPU, and what mends it", "look")
     if code != 0:
         said = "returns %d" % code if isinstance(code, int) else "gave no answer"
         return [finding(ID, FAIL, config.subject, "cuInit %s inside" % said, have=said, want="0", hint=way_out, proof=PROVED)]

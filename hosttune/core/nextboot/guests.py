@@ -9,8 +9,9 @@ from typing import List, Tuple
 
 from ..door.host import Host
 from ..lxc import store
-from ..lxc.document import effective_keys
+from ..lxc.document import LXC, effective_keys
 from ..lxc.entries import ALLOW, Entries, entries
+from ..lxc.needs import DEV, PATH
 from ..lxc.store import Config
 from ..machine.devices import is_dynamic
 
@@ -18,7 +19,8 @@ from ..machine.devices import is_dynamic
 @dataclass(frozen=True)
 class Guest:
     """One container. must_exist: (line, path) of entries without which it does not start. numbers: (line, major) of rules for
-    majors that the kernel hands out anew at each boot. onboot: whether the host starts it by itself."""
+    majors that the kernel hands out anew at each boot. onboot: whether the host starts it by itself. form: what takes the place
+    of numbers (plain LXC knows no devN)."""
 
     id: str
     path: str
@@ -26,6 +28,7 @@ class Guest:
     onboot: bool
     must_exist: Tuple[Tuple[int, str], ...] = ()
     numbers: Tuple[Tuple[int, int], ...] = ()
+    form: str = DEV
 
 
 def read(host: Host) -> List[Guest]:
@@ -49,7 +52,8 @@ def _guest(config: Config) -> Guest:
     ]
     keys = effective_keys(lines)
     onboot = "onboot" in keys and keys["onboot"].value.strip() == "1"
-    return Guest(config.id, config.path, _uses_nvidia(found), onboot, tuple(must), tuple(numbers))
+    form = PATH if config.document.dialect == LXC else DEV
+    return Guest(config.id, config.path, _uses_nvidia(found), onboot, tuple(must), tuple(numbers), form)
 
 
 def _uses_nvidia(found: Entries) -> bool:

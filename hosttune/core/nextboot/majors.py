@@ -17,6 +17,8 @@ from ..door.host import Host, list_or_empty, read_or_none
 from ..knobs.boot_units import DEVICES_UNIT, UNITS
 from ..machine.devices import DeviceTable, device_table, is_dynamic
 from ..model import ERROR, FAIL, FITS, OK, PROVED, WARN, Finding, Hint
+from ..wanted.profile import PATH, Profile
+from . import remedy
 from .guests import Guest
 
 CDI = ("/etc/cdi", "/var/run/cdi")
@@ -48,14 +50,14 @@ class Written:
     place: str
 
 
-def judge(host: Host, guests: Sequence[Guest], kept: Sequence[str]) -> List[Finding]:
-    """HT707 for each container and each file. `kept`: containers whose rules hosttune's boot unit renews."""
+def judge(host: Host, guests: Sequence[Guest], profile: Profile) -> List[Finding]:
+    """HT707 for each container and each file. Rules of the profile's containers are renewed by hosttune's boot unit."""
     try:
         table = device_table(host.read("/proc/devices"))
     except OSError as e:
         return [finding("HT903", ERROR, "/proc/devices", "it could not be read: %s" % e.strerror)]
-    renewed = bool(kept) and _unit_is_enabled(host)
-    found = [f for f in (_guest(guest, table, renewed and guest.id in kept) for guest in guests) if f]
+    renewed = _unit_is_enabled(host) and remedy.acts(profile)
+    found = [f for f in (_guest(guest, table, renewed and guest.id in profile.containers) for guest in guests) if f]
     found += [f for f in (_cdi(host, table), _scripts(host, table)) if f]
     return found or [finding("HT707", OK, "device numbers", "no file names a number that the next boot may change")]
 
@@ -95,9 +97,10 @@ def _guest(guest: Guest, table: DeviceTable, renewed: bool) -> Optional[Finding]
         evidence=places,
         machine=subject,
         hint=Hint(
-            "hosttune lxc sync %s --form dev" % guest.id,
+            "hosttune lxc sync %s --form %s" % (guest.id, guest.form),
             "host",
-            "takes effect with its next start; or let the boot units renew them: hosttune apply boot-units --profile FILE",
+            "takes effect with its next start; or declare it (containers: in %s) and let the boot renew its rules: %s"
+            % (PATH, remedy.APPLY),
             "apply",
         ),
     )

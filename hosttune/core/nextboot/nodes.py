@@ -16,6 +16,8 @@ from ..catalogue import finding
 from ..door.host import Host, errname, list_or_empty, read_or_none
 from ..knobs.boot_units import DEVICES_UNIT
 from ..model import ERROR, FAIL, FITS, OK, PROVED, WARN, Finding, Hint
+from ..wanted.profile import Profile
+from . import remedy
 from .guests import Guest
 
 UNITS = ("/etc/systemd/system", "/lib/systemd/system")
@@ -37,14 +39,15 @@ class Maker:
     first: bool
 
 
-def makers(host: Host) -> Tuple[Maker, ...]:
-    """Units that are in the boot, what the guests' own unit does first, and udev rules; the ordered ones first."""
+def makers(host: Host, ours: bool = True) -> Tuple[Maker, ...]:
+    """Units that are in the boot, what the guests' own unit does first, and udev rules; the ordered ones first. ours: whether
+    hosttune's own unit does anything."""
     found: List[Maker] = []
     for name in _enabled(host):
         text = next(
             (t for t in (read_or_none(host, "%s/%s" % (folder, name)) for folder in UNITS) if t is not None), ""
         )
-        if name == DEVICES_UNIT or _MAKES_UVM.search(text):
+        if ours if name == DEVICES_UNIT else _MAKES_UVM.search(text):
             before = " ".join(re.findall(r"(?m)^\s*Before\s*=(.*)$", text)).split()
             found.append(Maker(name, bool(set(GUESTS) & set(before))))
     for guest in GUESTS:
@@ -82,16 +85,16 @@ def _loads_uvm(host: Host) -> bool:
     return any(line.strip().replace("-", "_") == "nvidia_uvm" for text in texts for line in text.splitlines())
 
 
-def judge(host: Host, guests: Sequence[Guest]) -> List[Finding]:
+def judge(host: Host, guests: Sequence[Guest], profile: Profile) -> List[Finding]:
     """HT706 once, HT709 for each container that would not start. Without a container that uses GPUs: HT706 alone, if told."""
     using = [guest for guest in guests if guest.uses_nvidia]
-    by = makers(host)
+    by = makers(host, remedy.acts(profile))
     first = next((maker for maker in by if maker.first), None)
-    return _made(by, first, using) + [f for guest in guests for f in _starts(host, guest, first)]
+    apply = remedy.boot_units(host, profile)
+    return _made(by, first, using, apply) + [f for guest in guests for f in _starts(host, guest, first, apply)]
 
 
-def _made(by: Sequence[Maker], first: Optional[Maker], using: Sequence[Guest]) -> List[Finding]:
-    apply = Hint("hosttune apply boot-units --profile FILE", "host", "nothing is restarted", "apply")
+def _made(by: Sequence[Maker], first: Optional[Maker], using: Sequence[Guest], apply: Hint) -> List[Finding]:
     if first:
         return [finding("HT706", OK, "/dev/nvidia-uvm", "%s makes it before guests start" % first.what, proof=PROVED)]
     if not using:
@@ -127,7 +130,7 @@ def _made(by: Sequence[Maker], first: Optional[Maker], using: Sequence[Guest]) -
     ]
 
 
-def _starts(host: Host, guest: Guest, first: Optional[Maker]) -> List[Finding]:
+def _starts(host: Host, guest: Guest, first: Optional[Maker], apply: Hint) -> List[Finding]:
     """Entries that stop a start when their file is missing: devN, and a bind without `optional`."""
     needed = [(line, path) for line, path in guest.must_exist if not path.startswith("/dev/nvidia") or not first]
     for line, path in needed:
@@ -177,7 +180,7 @@ def _starts(host: Host, guest: Guest, first: Optional[Maker]) -> List[Finding]:
                     decide="pct start %s   # after the next boot" % guest.id,
                     evidence=("%s needs it" % place,),
                     machine="ct:" + guest.id,
-                    hint=Hint("hosttune apply boot-units --profile FILE", "host", "nothing is restarted", "apply"),
+                    hint=apply,
                 )
             ]
     return (

@@ -12,14 +12,14 @@ from ..knobs.boot_units import KNOBS_UNIT, NAME, STAGE_UNIT, UNITS
 from ..model import FAIL, OK, PROVED, WARN, Finding, Hint, Refused
 from ..stage import declared, source, whole
 from ..wanted.profile import PATH, Profile
+from . import remedy
 
 WANTS = UNITS + "/multi-user.target.wants"
-_APPLY = Hint("hosttune apply boot-units --profile FILE", "host", "nothing is restarted", "apply")
 
 
 def models(host: Host, profile: Profile, caches: Sequence[str]) -> List[Finding]:
     """HT710 for each declared model: its source is whole on this machine, and a unit stages it at boot."""
-    names = list_or_empty(host, WANTS)
+    names = list_or_empty(host, WANTS) if remedy.acts(profile) else []
     found = []
     for name, spec in declared.sources(profile).items():
         if source.ssh_of(spec) and STAGE_UNIT in names:
@@ -56,7 +56,7 @@ def models(host: Host, profile: Profile, caches: Sequence[str]) -> List[Finding]
                     want=STAGE_UNIT,
                     proof=PROVED,
                     evidence=("%s: no %s" % (WANTS, STAGE_UNIT),),
-                    hint=_APPLY,
+                    hint=remedy.boot_units(host, profile),
                 )
             )
         else:
@@ -67,8 +67,8 @@ def models(host: Host, profile: Profile, caches: Sequence[str]) -> List[Finding]
 def settings(host: Host, profile: Profile) -> List[Finding]:
     """HT711 for each declared setting: by its own file, or by hosttune's boot unit, else it falls back."""
     by_name, _ = boot.with_profile(profile)
-    kept = KNOBS_UNIT in list_or_empty(host, WANTS) and _has_profile(host)
-    found = []
+    kept = KNOBS_UNIT in list_or_empty(host, WANTS) and remedy.has_profile(host) and remedy.acts(profile)
+    found = remedy.unjudged(profile)
     for name, want in engine.wants_of((), profile.knobs or {}, by_name).items():
         knob = by_name[name]
         if name == NAME or knob.skip(host):
@@ -90,17 +90,8 @@ def settings(host: Host, profile: Profile) -> List[Finding]:
                     have="not kept",
                     want=want,
                     proof=PROVED,
-                    hint=_APPLY,
+                    hint=remedy.boot_units(host, profile),
                     evidence=("%s or %s: not there" % (WANTS + "/" + KNOBS_UNIT, PATH),),
                 )
             )
     return found
-
-
-def _has_profile(host: Host) -> bool:
-    """Whether the profile that the boot unit reads is there. It may hold secrets: it is not read into a recording."""
-    try:
-        host.lstat(PATH)
-    except OSError:
-        return False
-    return True

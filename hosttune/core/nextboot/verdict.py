@@ -45,8 +45,8 @@ def next_boot(host: Host, profile: Profile, caches: Sequence[str] = CACHES) -> R
         found += _judged("next kernel", lambda: [kernel.judge(host, next_one)])
     seen = _ask("containers", partial(guests.read, host), found) or []
     loads = _of_kernel(host, next_one, found) if next_one else None
-    found += _judged("device nodes", partial(nodes.judge, host, seen))
-    found += _judged("device numbers", partial(majors.judge, host, seen, tuple(profile.containers)))
+    found += _judged("device nodes", partial(nodes.judge, host, seen, profile))
+    found += _judged("device numbers", partial(majors.judge, host, seen, profile))
     if loads is not None:
         found += _judged("libraries", partial(libraries.judge, host, loads, seen))
     found += _judged("models", partial(promises.models, host, profile, caches))
