@@ -20,10 +20,11 @@ lets them.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import sys
-from typing import Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
 
 from . import engine
 from .door.host import Host, digest, read_or_none
@@ -93,12 +94,16 @@ def lines(report: Report, dry: bool) -> List[str]:
 
 
 def knobs(
-    host: Host, profile: Profile, dry: bool = False, which: Callable[[Knob], bool] = lambda knob: True
+    host: Host,
+    profile: Profile,
+    dry: bool = False,
+    which: Callable[[Knob], bool] = lambda knob: True,
+    known: Mapping[str, Knob] = KNOBS,
 ) -> List[Report]:
     """The settings of the profile, put right unless its mode is plan, or dry."""
     declared = {name: want for name, want in (profile.knobs or {}).items() if name != boot_units.NAME}
-    wants = {name: want for name, want in engine.wants_of((), declared, KNOBS).items() if which(KNOBS[name])}
-    done = engine.tune(host, wants, KNOBS, BY_ID, dry or profile.mode == "plan")
+    wants = {name: want for name, want in engine.wants_of((), declared, known).items() if which(known[name])}
+    done = engine.tune(host, wants, known, BY_ID, dry or profile.mode == "plan")
     return [Report("boot knobs", findings=tuple(done.findings), steps=tuple(done.steps))]
 
 
@@ -199,11 +204,26 @@ def main(words: Sequence[str]) -> int:
 
 def watching(host: Host, say: Say) -> int:
     """The watch on this machine's kernel, until it is ended from outside."""
-    from . import uevents, watch
+    from . import ears, inotify, uevents, watch
 
-    ear = uevents.Uevents()
+    files = None
     try:
-        return watch.watch(host, say, lambda seconds: ear.wait(seconds, watch.wakes))
+        files = inotify.GpuFiles(say)
+    except OSError as e:
+        say(inotify.deaf(e))
+
+    def listen(forget: bool) -> FrozenSet[str]:
+        if files is None:
+            return frozenset()
+        if forget:
+            files.drain()
+        with contextlib.suppress(OSError):  # a function that goes away while it is looked at: its event comes
+            return files.listen(gpu.bdf for gpu in bus.gpus(host))
+        return frozenset()
+
+    ear = ears.Ears(uevents.Uevents(), files)
+    try:
+        return watch.watch(host, say, lambda seconds: ear.wait(seconds, watch.wakes), listen)
     finally:
         ear.close()
 

@@ -9,10 +9,8 @@ sender than the kernel is thrown away.
 from __future__ import annotations
 
 import errno
-import select
 import socket
-import time
-from typing import Callable, Dict, List, Mapping
+from typing import Dict, List, Mapping
 
 Event = Mapping[str, str]
 
@@ -23,7 +21,7 @@ LOST: Event = {"ACTION": "lost", "SUBSYSTEM": "hosttune"}
 
 
 class Uevents:
-    """An open ear. `wait` gives what was announced since it was opened, also while nobody waited."""
+    """An open ear: `drain` gives what was announced since it was opened, also while nobody waited."""
 
     def __init__(self) -> None:
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, KOBJECT_UEVENT)
@@ -34,17 +32,12 @@ class Uevents:
         """Stop listening."""
         self._socket.close()
 
-    def wait(self, seconds: "float | None", wakes: Callable[[Event], bool]) -> List[Event]:
-        """All events that `wakes` takes and that are there by now; waits for the first, at most so long. [] when none came."""
-        limit = None if seconds is None else time.monotonic() + seconds
-        while True:
-            found = [event for event in self._drain() if event is LOST or wakes(event)]
-            left = None if limit is None else limit - time.monotonic()
-            if found or left is not None and left <= 0:
-                return found
-            select.select([self._socket], [], [], left)
+    def fileno(self) -> int:
+        """For select(2)."""
+        return self._socket.fileno()
 
-    def _drain(self) -> List[Event]:
+    def drain(self) -> List[Event]:
+        """All messages that are there by now."""
         found: List[Event] = []
         while True:
             try:

@@ -23,6 +23,8 @@ PAST_THE_DOOR = {
     "core/door/child.py": "starts the child process in which the door asks risky questions",
     "core/door/child_script.py": "it is that child process",
     "core/uevents.py": "hears what the kernel announces, which no question can wait for",
+    "core/inotify.py": "hears who closes a GPU's node or writes its config space, which no question can wait for either",
+    "core/ears.py": "waits for both",
     "core/__main__.py": "ping tells about its own process",
     "core/stage/copy.py": "copies gigabytes, which no question or effect of the door is made for",
     "core/stage/reading.py": "reads them",

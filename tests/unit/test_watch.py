@@ -21,6 +21,9 @@ CASES = Path(__file__).parents[1] / "cases/knobs"
 MACHINE = json.loads((CASES / "mrrs-512-to-4096.json").read_text())["machine"]
 PROFILE = {"mode": "apply", "knobs": {"pcie-max-read-request": "4096"}}
 BIND = {"ACTION": "bind", "SUBSYSTEM": "pci", "PCI_ID": "10DE:2BB5", "PCI_SLOT_NAME": GPU, "DRIVER": "nvidia"}
+CLOSE = {"ACTION": "close", "SUBSYSTEM": "inotify", "DEVPATH": "/dev/nvidia0", "PCI_SLOT_NAME": ""}
+WRITE = {"ACTION": "write", "SUBSYSTEM": "inotify", "DEVPATH": CONFIG, "PCI_SLOT_NAME": GPU}
+ELSEWHERE = dict(BIND, PCI_SLOT_NAME="0000:21:00.0")
 LOAD = {"ACTION": "add", "SUBSYSTEM": "module", "DEVPATH": "/module/nvidia_uvm"}
 
 
@@ -38,19 +41,25 @@ def host(control: int = 0x593F, profile: Any = PROFILE, **more: Any) -> ReplayHo
 
 
 class Story:
-    """Waits that a test tells: each is a list of events, [] for a timeout, or a change to the machine before the next one."""
+    """Waits that a test tells: each is a list of events, [] for a timeout, or a change to the machine before the next one.
 
-    def __init__(self, machine: ReplayHost, *waits: Any) -> None:
+    heard: the GPUs whose writers can be heard.
+    """
+
+    def __init__(self, machine: ReplayHost, *waits: Any, heard: tuple[str, ...] = ()) -> None:
         self.machine, self.waits, self.said, self.asked = machine, list(waits), list[str](), list[float | None]()
+        self.time, self.heard = 0.0, frozenset(heard)
 
     def wait(self, seconds: float | None) -> list[uevents.Event] | None:
         self.asked.append(seconds)
         while self.waits and callable(self.waits[0]):
             self.waits.pop(0)(self.machine)
-        return self.waits.pop(0) if self.waits else None
+        events = self.waits.pop(0) if self.waits else None
+        self.time += seconds or 0 if events == [] else 0
+        return events
 
     def told(self) -> list[str]:
-        assert watch.watch(self.machine, self.said.append, self.wait) == 0
+        assert watch.watch(self.machine, self.said.append, self.wait, lambda forget: self.heard, lambda: self.time) == 0
         return self.said[1:]
 
 
@@ -68,7 +77,8 @@ def register(machine: ReplayHost) -> int:
     [
         (BIND, True),
         (dict(BIND, ACTION="add"), True),
-        (dict(BIND, ACTION="change", ERROR_EVENT="SUCCESSFUL_RECOVERY"), True),
+        (dict(BIND, ACTION="change", ERROR_EVENT="BEGIN_RECOVERY", DEVICE_ONLINE="0"), False),
+        (dict(BIND, ACTION="change", ERROR_EVENT="SUCCESSFUL_RECOVERY", DEVICE_ONLINE="1"), True),
         (dict(BIND, ACTION="unbind"), False),
         (dict(BIND, ACTION="remove"), False),
         (dict(BIND, PCI_ID="8086:1234"), False),
@@ -79,6 +89,7 @@ def register(machine: ReplayHost) -> int:
         ({"ACTION": "add", "SUBSYSTEM": "block"}, False),
         ({}, False),
         (uevents.LOST, True),
+        (CLOSE, True),
     ],
 )
 def test_what_wakes_it(event: dict[str, str], woken: bool) -> None:
@@ -132,6 +143,86 @@ def test_it_does_not_try_for_ever() -> None:
     told = story.told()
     assert "did not stick" in "\n".join(told) and told[-1].startswith("left as it is")
     assert story.asked == [None, 2.0, 10.0, 60.0, None]
+
+
+BACK = ["MaxReadReq was lost by 0000:11:00.0:", "  changed 0000:11:00.0 MaxReadReq"]
+LEFT = ["0000:11:00.0: somebody wrote to its config space: MaxReadReq is 512, want 4096; left as it is. To have it back: "
+        "hosttune apply pcie-max-read-request"]  # fmt: skip
+
+
+def silent(machine: ReplayHost) -> None:
+    """In the middle of a reset."""
+    machine.view = merge(machine.view, {"files": {CONFIG: {"hex": "ff" * 256}}})
+
+
+def again(machine: ReplayHost) -> None:
+    machine.view = merge(machine.view, {"files": {CONFIG: config(0x593F)}})
+
+
+@pytest.mark.parametrize(
+    ("heard", "waits", "told", "left"),
+    [
+        ((GPU,), [lost, [CLOSE]], BACK, 0x593F),
+        ((GPU,), [lost, []], BACK, 0x593F),
+        ((GPU,), [[CLOSE], lost, []], BACK, 0x593F),
+        ((GPU,), [silent, [CLOSE], lost, []], BACK, 0x593F),
+        ((GPU,), [[CLOSE], [CLOSE], [WRITE], []], [], 0x593F),
+        ((GPU,), [lost, [WRITE], [CLOSE], [], [CLOSE]], LEFT, 0x293F),
+        ((GPU,), [lost, [CLOSE, WRITE], [WRITE]], LEFT, 0x293F),
+        ((GPU,), [lost, [dict(WRITE, PCI_SLOT_NAME="")]], LEFT, 0x293F),
+        ((GPU,), [lost, [WRITE], [ELSEWHERE], []], LEFT, 0x293F),
+        ((GPU,), [lost, [WRITE], [BIND]], [*LEFT, "bind 0000:11:00.0:", BACK[1]], 0x593F),
+        ((GPU,), [lost, [WRITE], again, [WRITE], lost, [CLOSE]], LEFT + BACK, 0x593F),
+        ((), [lost, [CLOSE], []], [], 0x293F),
+    ],
+    ids=["closed", "in-time", "after-the-close", "while-it-resets", "nothing-lost", "by-hand", "written-and-closed", "missed",
+         "another-comes-back", "it-comes-back", "by-hand-and-back", "nobody-is-heard"],
+)  # fmt: skip
+def test_a_register_that_nobody_wrote_is_put_right_and_one_that_somebody_wrote_is_left(
+    heard: tuple[str, ...], waits: list[Any], told: list[str], left: int
+) -> None:
+    machine = host()
+    assert Story(machine, *waits, heard=heard).told() == told
+    assert register(machine) == left
+
+
+def test_what_sets_a_register_again_and_again_without_being_heard_is_not_fought() -> None:
+    machine = host()
+    told = Story(machine, *[lost, [CLOSE], []] * 5, heard=(GPU,)).told()
+    assert told[: 3 * len(BACK)] == BACK * 3
+    assert told[3 * len(BACK) :] == [
+        "0000:11:00.0: something sets MaxReadReq to 512 again and again and cannot be heard; left as it is. "
+        "To have it back: hosttune apply pcie-max-read-request"
+    ]
+    assert register(machine) == 0x293F
+    seldom = Story(host(), *[lost, [CLOSE], *[[]] * 12] * 5, heard=(GPU,))
+    assert seldom.told() == BACK * 5, "five resets, ten minutes apart"
+
+
+def test_it_sleeps_for_ever_where_no_register_is_declared_or_heard() -> None:
+    for profile, heard, idle in ((PROFILE, (GPU,), 60.0), (PROFILE, (), None), ({"mode": "apply"}, (GPU,), None)):
+        story = Story(host(profile=profile), [], heard=heard)
+        story.told()
+        assert story.asked[0] == idle, (profile, heard)
+
+
+def test_what_waited_for_a_process_is_put_right_when_it_closes_its_files() -> None:
+    """The three times at which is looked again are over by then."""
+    minor = {"/proc/driver/nvidia/gpus/%s/information" % GPU: "Device Minor: \t 0\n"}
+    busy = {
+        "files": minor,
+        "holders": {"511:*": [[77, "python"]], "195:0": [[77, "python"]]},
+        "dirs": {"/proc/77/fd": ["3"]},
+    }
+
+    def ended(machine: ReplayHost) -> None:
+        gone: dict[str, Any] = {"holders": {"511:*": [], "195:0": []}, "dirs": {"/proc/77/fd": []}}
+        machine.view = merge(machine.view, gone)
+
+    machine = host(0x593F, **busy)
+    told = Story(machine, lost, [CLOSE], [], [], [], [CLOSE], ended, [CLOSE], heard=(GPU,)).told()
+    assert told[-2:] == BACK and register(machine) == 0x593F
+    assert told.count("MaxReadReq was lost by 0000:11:00.0:") == 2, "the closes of others in between say nothing"
 
 
 def test_a_plan_only_says_what_it_would() -> None:
