@@ -71,10 +71,7 @@ def _declared(profile: Profile, ct_id: str, words: dict[str, Any]) -> Container 
 def _wanted(host: Host, profile: Profile, ct_id: str, words: dict[str, Any], given: dict[int, str] | None = None) -> Wanted:
     declared = _declared(profile, ct_id, words)
     serves = outlook.serves(profile.engines, ct_id)
-    if declared is None:
-        given = vms.assigned(host) if given is None else given
-        return Wanted(drop=words["drop"], prune=words["prune"], vms=given, repair=words["repair"], serves=serves)
-    return replace(outlook.wanted_of(host, declared, words["drop"], words["prune"], serves, given), repair=words["repair"])
+    return outlook.wanted_of(host, declared, words["drop"], words["prune"], serves, given, words["repair"])
 
 
 @command.command(name="show", short_help="what it gets, what is wrong with it, what sync would do")
@@ -143,7 +140,7 @@ def sync_(ct_ids: tuple[str, ...], every: bool, dry_run: bool, restart: str | No
         report = sync.sync(host, ct_id, wanted, policy, dry_run, prove=cuda.starts, quorum=quorum)
         return _told(output, _allowed(report, policy, dry_run), profile)
     devices = see.device_table_of(host)
-    ids = dict.fromkeys((*profile.containers, *fleet.with_gpus(host, devices)) if every else ct_ids)
+    ids = fleet.every(host, devices, profile.containers) if every else dict.fromkeys(ct_ids)
     given = vms.assigned(host)
     orders = {ct_id: _order(host, profile, ct_id, words, restart, given) for ct_id in ids}
     reports = fleet.sync_each(host, orders, dry_run, cuda.starts, quorum, devices)

@@ -48,6 +48,24 @@ options:
         no task fail.
     type: list
     elements: dict
+  all:
+    description:
+      - Also every container of this host whose config has anything of NVIDIA's, whoever declared it. One that is not declared
+        keeps the GPUs that its config names, and is never restarted.
+    type: bool
+    default: false
+  drop:
+    description:
+      - Majors that are stale, whatever they once were for. Their rules leave each of the containers. One that a container needs
+        is refused.
+    type: list
+    elements: int
+    default: []
+  repair:
+    description:
+      - Also mend lines that Proxmox VE would drop at its next write, where their meaning is plain (a blank before the key).
+    type: bool
+    default: false
   prune:
     description:
       - Also drop stale rules of which nobody can tell what they were for. Rules for another driver's devices that people give
@@ -84,6 +102,12 @@ EXAMPLES = r"""
     mode: apply
     containers:
       "200": {gpus: "numa:0", restart: idle}
+
+- name: After a driver update, heal every container that has a GPU, and what Proxmox VE would lose of their configs
+  hosttune.hosttune.lxc_devices:
+    mode: apply
+    all: true
+    repair: true
 """
 
 RETURN = r"""
@@ -142,7 +166,7 @@ from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils.core import model, task
 from ..module_utils.core.door import host, live
-from ..module_utils.core.lxc import cuda, fleet, outlook, patience, vms
+from ..module_utils.core.lxc import cuda, fleet, outlook, patience, see, vms
 from ..module_utils.core.wanted import profile
 
 SPEC = {
@@ -150,6 +174,9 @@ SPEC = {
     "containers": {"type": "dict"},
     "mode": {"type": "str", "choices": ["plan", "apply"]},
     "ignore": {"type": "list", "elements": "dict"},
+    "all": {"type": "bool", "default": False},
+    "drop": {"type": "list", "elements": "int", "default": []},
+    "repair": {"type": "bool", "default": False},
     "prune": {"type": "bool", "default": False},
     "wait_quorum": {"type": "int", "default": 0},
 }
@@ -158,19 +185,21 @@ SPEC = {
 def main() -> None:
     module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
     try:
-        module.exit_json(**devices(live.LiveHost(), module.params, module.check_mode))
+        module.exit_json(**synced(live.LiveHost(), module.params, module.check_mode))
     except (model.Refused, OSError) as e:
         module.fail_json(msg=task.message(e))
 
 
-def devices(door: host.Host, params: Dict[str, Any], check_mode: bool) -> Dict[str, Any]:
+def synced(door: host.Host, params: Dict[str, Any], check_mode: bool) -> Dict[str, Any]:
     """The task's return values. Raises Refused for a profile that is wrong."""
     own = {key: params[key] for key in ("containers", "mode", "ignore")}
     wanted = profile.validate(task.profile_data(params["profile"], **own))
     dry = check_mode or wanted.mode == "plan"
-    given = vms.assigned(door) if wanted.containers else {}
-    orders = {ct_id: order(door, wanted, ct_id, params["prune"], given) for ct_id in wanted.containers}
-    reports = fleet.sync_each(door, orders, dry, cuda.starts, patience.Patience(params["wait_quorum"]))
+    table = see.device_table_of(door) if params["all"] else None
+    ids = tuple(wanted.containers) if table is None else fleet.every(door, table, wanted.containers)
+    given = vms.assigned(door) if ids else {}
+    orders = {ct_id: order(door, wanted, ct_id, params, given) for ct_id in ids}
+    reports = fleet.sync_each(door, orders, dry, cuda.starts, patience.Patience(params["wait_quorum"]), table)
     findings = task.mark_ignored([f for r in reports for f in r.findings], wanted.ignore, door.clock())
     steps = [s for r in reports for s in r.steps]
     # A restart that the policy forbids is not to be done: it stands in the findings, with what it would destroy.
@@ -178,10 +207,12 @@ def devices(door: host.Host, params: Dict[str, Any], check_mode: bool) -> Dict[s
     return task.result(door, findings, steps, actions, mode=wanted.mode, check_mode=check_mode)
 
 
-def order(door: host.Host, wanted: profile.Profile, ct_id: str, prune: bool, given: Dict[int, str]) -> fleet.Order:
+def order(door: host.Host, wanted: profile.Profile, ct_id: str, params: Dict[str, Any], given: Dict[int, str]) -> fleet.Order:
     """What is wanted of one container; what is refused when its turn comes is a finding, and keeps no other back."""
-    declared, serves = wanted.containers[ct_id], outlook.serves(wanted.engines, ct_id)
-    return fleet.Order(lambda: outlook.wanted_of(door, declared, (), prune, serves, given), declared.restart)
+    declared, serves = wanted.containers.get(ct_id), outlook.serves(wanted.engines, ct_id)
+    drop, prune, repair = tuple(params["drop"]), params["prune"], params["repair"]
+    return fleet.Order(lambda: outlook.wanted_of(door, declared, drop, prune, serves, given, repair),
+                       declared.restart if declared else outlook.NEVER)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Callable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ..door.host import Host, errname
 from ..machine.devices import DeviceTable
@@ -54,6 +54,11 @@ def _effects(reports: Sequence[Report]) -> Tuple[Mapping[str, object], ...]:
 def may(action: Action, policy: str) -> bool:
     """Whether the policy (never, idle, always) lets an action be."""
     return action.name != restart.NAME or policy == sync.ALWAYS or (policy == sync.IDLE and not action.destroys)
+
+
+def every(host: Host, table: DeviceTable, declared: Iterable[str]) -> Tuple[str, ...]:
+    """The containers that are declared, then those of this host that have anything of NVIDIA's besides."""
+    return tuple(dict.fromkeys((*declared, *with_gpus(host, table))))
 
 
 def with_gpus(host: Host, table: DeviceTable) -> Tuple[str, ...]:

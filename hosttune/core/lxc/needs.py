@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field
 from typing import List, Mapping, Optional, Tuple
 
-from ..machine.devices import CAPS, DRM_MAJOR, UVM, DeviceTable, driver_of, expected_minor, is_dynamic
+from ..machine.devices import CAPS, DRM_MAJOR, LARGEST_MAJOR, UVM, DeviceTable, driver_of, expected_minor, is_dynamic
 from ..model import Refused
 from .document import LXC
 from .entries import Entries
@@ -53,6 +53,9 @@ class Wanted:
     def __post_init__(self) -> None:
         if self.form not in FORMS:
             raise Refused("form %r is not one of %s" % (self.form, ", ".join(FORMS)), "container", "use --form keep")
+        for major in self.drop:
+            if not 1 <= major <= LARGEST_MAJOR:
+                raise Refused("%d is no major: they go from 1 to %d" % (major, LARGEST_MAJOR), "drop", "cat /proc/devices")
 
 
 @dataclass(frozen=True)

@@ -51,22 +51,25 @@ class Outlook:
                      and need.minor is not None)
 
 
-def wanted_of(host: Host, declared: profile.Container, drop: Tuple[int, ...] = (), prune: bool = False,
-              serves: Tuple[Tuple[str, int], ...] = (), given: Optional[Mapping[int, str]] = None) -> Wanted:
-    """A profile's declaration of one container, with GPUs as minors of this host.
+def wanted_of(host: Host, declared: Optional[profile.Container], drop: Tuple[int, ...] = (), prune: bool = False,
+              serves: Tuple[Tuple[str, int], ...] = (), given: Optional[Mapping[int, str]] = None,
+              repair: bool = False) -> Wanted:
+    """A profile's declaration of one container, with GPUs as minors of this host. None: nobody declares anything of it.
 
     No word for gpus means those that its config names. serves: (engine, port) pairs that are served from it. given: GPUs
     of virtual machines (vms.assigned), where that was asked already. Refused for a GPU that is a virtual machine's.
     """
-    chosen = gpus.chosen(host, declared.gpus) if declared.gpus else ()
     given = vms.assigned(host) if given is None else given
+    if declared is None:
+        return Wanted(drop=drop, prune=prune, vms=given, repair=repair, serves=serves)
+    chosen = gpus.chosen(host, declared.gpus) if declared.gpus else ()
     for number in chosen or ():
         if number in given:
             raise Refused("GPU %d is given to a virtual machine" % number, given[number],
                           "declare other GPUs, or take that hostpci line out: qm set VMID --delete hostpciN")
     return Wanted(chosen, declared.gpu == "required", declared.form, declared.caps, drop, prune,
                   dri_nodes(host, chosen) if declared.dri else (), cpus.wanted(host, declared.cpus, chosen), given,
-                  serves=serves)
+                  repair=repair, serves=serves)
 
 
 def dri_nodes(host: Host, minors: Optional[Sequence[int]]) -> Tuple[str, ...]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What lets a host's own units see to its next boot: the command, the profile that it needs, and what was not judged without one."""
+"""What lets a host's own units see to its next boot: the command, the profile that it needs, what is not judged without one."""
 
 from __future__ import annotations
 
