@@ -109,7 +109,7 @@ def models(host: Host, profile: Profile, engines: tuple[str, ...]) -> list[Findi
 
 def serving(host: Host, profile: Profile, engines: tuple[str, ...]) -> list[Finding]:
     """Each engine runs, from the declared unit, and answers. One that is not started is a no."""
-    from .serve import see
+    from .serve import alive, launch, see, written
 
     found: list[Finding] = []
     for name in engines:
@@ -121,10 +121,10 @@ def serving(host: Host, profile: Profile, engines: tuple[str, ...]) -> list[Find
         except Refused as e:
             found.append(see.unseen(name, e))
             continue
-        found += [f for f in [*see.launchable(seen), *see.lint(seen)] if f.status != OK]
+        found += [f for f in [*launch.launchable(seen), *written.lint(seen)] if f.status != OK]
         fix = Hint("hosttune unit start %s --wait" % name, "host", "loads the model", "apply")
         found += [
-            replace(f, status=FAIL, hint=fix) if f.status == SKIP else f for f in [see.files(seen), *see.running(seen)]
+            replace(f, status=FAIL, hint=fix) if f.status == SKIP else f for f in [written.files(seen), *alive.running(seen)]
         ]
     return found
 

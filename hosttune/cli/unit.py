@@ -51,14 +51,15 @@ def render(name: str, profile_path: str | None) -> int:
 @reporting
 def check(names: tuple[str, ...], profile_path: str | None, output: Output) -> int:
     """Is all that a start needs there; do NCCL and systemd read the unit as it is meant; does it answer. Changes nothing."""
-    from ..serve import loader, see
+    from ..serve import alive, launch, loader, see, written
 
     profile, host = load(profile_path), Reaching()
     found: list[Finding] = []
     for name in _named(profile, names):
         try:
             seen = see.see(host, profile, name, health=True)
-            found += [*see.launchable(seen), *see.lint(seen), see.files(seen), *see.verified(seen), *see.running(seen)]
+            found += [*launch.launchable(seen), *written.lint(seen), written.files(seen), *written.verified(seen)]
+            found += alive.running(seen)
             found += loader.judge(host, seen)
         except Refused as e:
             if names:
@@ -73,11 +74,11 @@ def check(names: tuple[str, ...], profile_path: str | None, output: Output) -> i
 @reporting
 def diff(names: tuple[str, ...], profile_path: str | None, output: Output) -> int:
     """What start would write, line by line. Exit code: 0 nothing, 1 something. Changes nothing."""
-    from ..serve import see
+    from ..serve import see, written
 
     profile, host = load(profile_path), Reaching()
     found = [see.see(host, profile, name) for name in _named(profile, names)]
-    report = Report("unit diff", host.uname()[0], findings=tuple(see.files(one) for one in found),
+    report = Report("unit diff", host.uname()[0], findings=tuple(written.files(one) for one in found),
                     steps=tuple(step for one in found for step in see.steps(one)), mode="plan")  # fmt: skip
     return output.emit(report, profile)
 

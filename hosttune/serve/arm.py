@@ -16,7 +16,7 @@ from ..core.lxc import inside
 from ..core.model import FAIL, Refused, Report
 from ..core.place import place_of
 from ..core.wanted.profile import Profile
-from . import command, declare, see, start
+from . import alive, command, declare, launch, see, start
 from .devices import devices
 from .unit import render
 from .wait import wait
@@ -124,7 +124,7 @@ class EngineArm:
         seen = see.see(self.host, self.profile, self.engine)
         if seen.runs:
             return ()  # it ran before, and goes on
-        left = ["%s %d still computes on its GPUs" % (comm, pid) for pid, comm in see.busy_gpus(self.host, seen.devices.bdfs)]
+        left = ["%s %d still computes on its GPUs" % (comm, pid) for pid, comm in launch.busy_gpus(self.host, seen.devices.bdfs)]
         for gpu in nvml.ask().gpus:
             if gpu.bdf in seen.devices.bdfs and not gpu.processes and gpu.used > IDLE_MEMORY:
                 left.append("GPU %s: %.1f GiB in use by no process" % (gpu.bdf, gpu.used / 2**30))
@@ -150,7 +150,7 @@ class EngineArm:
 
 def _refuse_older(seen: see.Seen) -> None:
     name = seen.engine.name
-    if see.pending(seen):
+    if alive.pending(seen):
         way_out = "hosttune unit restart %s --wait" % name
         raise Refused("it runs with an older unit than the declared one", "engine " + name, way_out)
 

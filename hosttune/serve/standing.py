@@ -8,7 +8,7 @@ from ..core.door.host import Host
 from ..core.lxc import inside
 from ..core.model import ERROR, FAIL, SKIP, Finding, Hint, Refused
 from ..core.wanted.profile import Profile
-from . import see
+from . import alive, see, written
 
 
 def standing(host: Host, profile: Profile) -> list[Finding]:
@@ -26,7 +26,7 @@ def standing(host: Host, profile: Profile) -> list[Finding]:
         except OSError as e:
             found.append(finding("HT602", ERROR, name, "could not be looked at: %s" % e))
             continue
-        found += [_gone(f, name) for f in (see.files(seen), *see.running(seen))]
+        found += [_gone(f, name) for f in (written.files(seen), *alive.running(seen))]
     return found
 
 

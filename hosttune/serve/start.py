@@ -14,45 +14,45 @@ from ..core.door.host import Host
 from ..core.knobs import BY_ID
 from ..core.model import FAIL, Action, Finding, Report, Step
 from ..core.wanted.profile import Profile
-from . import see as look
-from .see import Seen, see
+from . import alive, launch, written
+from .see import Seen, see, steps
 
 
 def start(host: Host, profile: Profile, name: str, dry_run: bool = False) -> Report:
     """Make the engine run as declared. One that runs is never restarted: a pending restart is a finding (HT610)."""
     seen = see(host, profile, name, health=True)
-    planned = look.steps(seen)
-    found = look.launchable(seen) + look.lint(seen) + (look.verified(seen) if planned else [])
+    planned = steps(seen)
+    found = launch.launchable(seen) + written.lint(seen) + (written.verified(seen) if planned else [])
     begin = [] if seen.runs else [_action(seen, "start", "it does not run")]
     if dry_run:
-        found += [look.files(seen)] + (look.running(seen) if seen.runs else [])
+        found += [written.files(seen)] + (alive.running(seen) if seen.runs else [])
         return _report("unit start", host, found, planned, begin, dry=True)
     if _blocked(found):
         return _report("unit start", host, found, [], [], dry=True)
     if not planned and not begin:
-        return _report("unit start", host, [*found, look.files(seen), *look.running(seen)], [], [])
+        return _report("unit start", host, [*found, written.files(seen), *alive.running(seen)], [], [])
     unwritten = changes.apply(host, planned, BY_ID)
     if unwritten:
         return _report("unit start", host, unwritten, [], [])
     done, failed = _act(seen, begin)
     after = see(host, profile, name)
     if failed:
-        return _report("unit start", host, [look.died(after.engine, after.told)], planned, [])
-    verified = look.verified(after, analyzed=bool(planned))
-    return _report("unit start", host, [look.files(after), *verified, *look.pending(after)], planned, done)
+        return _report("unit start", host, [alive.died(after.engine, after.told)], planned, [])
+    verified = written.verified(after, analyzed=bool(planned))
+    return _report("unit start", host, [written.files(after), *verified, *alive.pending(after)], planned, done)
 
 
 def stop(host: Host, profile: Profile, name: str, dry_run: bool = False) -> Report:
     """End the engine, all of its processes. The action says what that ended."""
     seen = see(host, profile, name)
-    ending = [_action(seen, "stop", "asked for", look.ends(seen))] if seen.runs else []
+    ending = [_action(seen, "stop", "asked for", alive.ends(seen))] if seen.runs else []
     if dry_run or not ending:
         return _report("unit stop", host, [], [], ending, dry=True)
     done, failed = _act(seen, ending)
     after = see(host, profile, name)
     found: list[Finding] = []
     if failed or after.runs:
-        found = [replace(look.answering(after), status=FAIL, summary="it still runs: %s" % (failed or after.state))]
+        found = [replace(alive.answering(after), status=FAIL, summary="it still runs: %s" % (failed or after.state))]
     return _report("unit stop", host, found, [], done)
 
 
@@ -61,10 +61,10 @@ def restart(host: Host, profile: Profile, name: str, dry_run: bool = False) -> R
     seen = see(host, profile, name, health=True)
     if not seen.runs:
         return replace(start(host, profile, name, dry_run), command="unit restart")
-    found = look.launchable(seen) + look.lint(seen) + look.verified(seen)
-    acts = [_action(seen, "stop", "asked for", look.ends(seen)), _action(seen, "start", "as declared now")]
+    found = launch.launchable(seen) + written.lint(seen) + written.verified(seen)
+    acts = [_action(seen, "stop", "asked for", alive.ends(seen)), _action(seen, "start", "as declared now")]
     if dry_run:
-        return _report("unit restart", host, [*found, look.files(seen)], look.steps(seen), acts, dry=True)
+        return _report("unit restart", host, [*found, written.files(seen)], steps(seen), acts, dry=True)
     if _blocked(found):
         return _report("unit restart", host, found, [], [], dry=True)
     stopped = stop(host, profile, name)

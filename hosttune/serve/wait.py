@@ -11,8 +11,8 @@ from ..core.catalogue import finding
 from ..core.door.host import Host
 from ..core.model import FAIL, OK, Finding, Hint, Report
 from ..core.wanted.profile import Profile
-from . import see as look
-from .see import Seen, see
+from . import alive
+from .see import LINES, Seen, look, see
 
 GONE = ("inactive", "failed")
 
@@ -35,10 +35,10 @@ def wait(host: Host, profile: Profile, name: str, timeout: float = 0, tell: Call
             found = _too_long(seen, rows, limit)
         if found is not None:
             facts = {"waited": "%.1f s" % (time.monotonic() - begun), "pid": seen.told["show"].get("MainPID", "")}
-            return Report("unit wait", host.uname()[0], facts, (found, *look.pending(seen)), mode="plan")
+            return Report("unit wait", host.uname()[0], facts, (found, *alive.pending(seen)), mode="plan")
         sleep(2 if seen.engine.kind == "sglang" else 0.5)
-        told = look.look(seen.place, seen.engine, seen.rendered, True, seen.told.get("cursor", ""))
-        rows = (rows + list(told["journal"]))[-look.LINES :]
+        told = look(seen.place, seen.engine, seen.rendered, True, seen.told.get("cursor", ""))
+        rows = (rows + list(told["journal"]))[-LINES :]
         seen = replace(seen, told=told)
 
 
@@ -58,8 +58,8 @@ def _verdict(seen: Seen, rows: list[dict[str, object]], restarts: str) -> Findin
         or show.get("SubState") == "auto-restart"
         or show.get("NRestarts", "0") != restarts
     ):
-        return look.died(seen.engine, dict(seen.told, journal=rows))
-    now = look.answering(seen)
+        return alive.died(seen.engine, dict(seen.told, journal=rows))
+    now = alive.answering(seen)
     return now if now.status == OK or now.id == "HT607" else None
 
 

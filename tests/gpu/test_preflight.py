@@ -15,7 +15,7 @@ import pytest
 from hosttune import nvml, preflight
 from hosttune.core.door.live import LiveHost
 from hosttune.core.wanted.profile import Profile
-from hosttune.serve import see
+from hosttune.serve import launch
 
 COMPUTES = """\
 import ctypes, time
@@ -65,4 +65,4 @@ def test_a_process_that_computes_is_named_and_makes_it_a_no_go(computing: int) -
     assert f.id == "HT608" and told.facts["verdict"] == "no-go"
     bdf = nvml.ask().gpus[0].bdf
     assert f.subject == bdf and "%d" % computing in f.summary and "2." in f.summary, f
-    assert (computing, os.path.basename(sys.executable)[:15]) in see.busy_gpus(LiveHost(), (bdf,))
+    assert (computing, os.path.basename(sys.executable)[:15]) in launch.busy_gpus(LiveHost(), (bdf,))

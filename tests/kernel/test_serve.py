@@ -19,7 +19,7 @@ from hosttune.core.model import Refused, Report
 from hosttune.core.place import Reaching
 from hosttune.core.wanted.profile import validate
 from hosttune.preflight import preflight
-from hosttune.serve import quote, see, start
+from hosttune.serve import alive, quote, see, start, written
 from hosttune.serve.arm import EngineArm, identity
 from hosttune.serve.wait import wait
 from tests.kernel import serving
@@ -113,7 +113,7 @@ def test_an_engine_is_started_answers_and_a_second_start_changes_nothing(ct: Con
     again = start.start(host, p, "tiny")
     assert not again.changed and host.effects == [] and statuses(again) == {}, again.findings
     seen = see.see(Reaching(), p, "tiny", health=True)
-    assert [f.status for f in [*see.verified(seen), *see.running(seen)]] == ["ok", "ok"]
+    assert [f.status for f in [*written.verified(seen), *alive.running(seen)]] == ["ok", "ok"]
     assert property_of(ct, "InvocationID") == invocation
 
     entries = journal.entries(host)
@@ -149,7 +149,7 @@ def test_an_engine_runs_in_an_unprivileged_container_as_an_ordinary_user(
     assert statuses(done) == {}, done.findings
     assert statuses(wait(Reaching(), p, "tiny")) == {}
     assert ct.attach("stat", "-c", "%U", "/proc/" + property_of(ct, "MainPID")).stdout == "daemon\n"
-    assert [f.status for f in see.running(see.see(Reaching(), p, "tiny", health=True))] == ["ok"]
+    assert [f.status for f in alive.running(see.see(Reaching(), p, "tiny", health=True))] == ["ok"]
 
 
 def test_a_killed_engine_is_shown_with_how_it_ended(ct: Container) -> None:
