@@ -24,6 +24,9 @@ from .model import ERROR, FAIL, LOOK, WARN, Finding, Hint, Knob, Reading, Refuse
 
 __all__ = ["check", "plan", "apply", "tune", "revert", "recover"]
 
+TURN_SECONDS = 60
+"""How long a run waits for another one: nvidia-persistenced alone may take half of that to make eight GPUs ready."""
+
 
 def apply(host: Host, steps: Sequence[Step], knobs: Mapping[str, Knob]) -> List[Finding]:
     """Do the steps. Returns a finding for each one that did not stick or could not be written; the rest is silence.
@@ -35,7 +38,7 @@ def apply(host: Host, steps: Sequence[Step], knobs: Mapping[str, Knob]) -> List[
         return []
     journal.refuse_foreign(host)
     try:
-        with host.lock(journal.LOCK):
+        with host.lock(journal.LOCK, TURN_SECONDS):
             return _apply_locked(host, steps, knobs)
     except OSError as e:  # the lock or the journal: nothing was begun
         raise Refused("%s: nothing was changed" % errname(e), str(e.filename or journal.STATE), _way_out(e))
@@ -282,7 +285,7 @@ def revert(
         return steps, found
     if dry_run:
         return [_foreseen(host, e, knobs) for e in revertible(host, to)], found
-    with host.lock(journal.LOCK):
+    with host.lock(journal.LOCK, TURN_SECONDS):
         found += recover(host, knobs)
         for entry in revertible(host, to):
             back = _undo(entry.step)
