@@ -29,7 +29,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from hosttune.core.stage import copy
-from hosttune.core.stage.reading import PIECE, Cold
+from hosttune.core.stage.reading import PIECE, UNKNOWN, Cold, Source
 
 TOP, FOLDER = Path("/mnt"), "hosttune-performance"
 SHARDS, SLOWER = 30, 5
@@ -183,6 +183,19 @@ def always(way: Copying, direct: bool) -> Copying:
     return run
 
 
+def buffered(way: Copying) -> Copying:
+    """The same without writing straight from a mapping of the source: each piece is read first, as where it is hashed."""
+
+    def run(source: Path, target: Path) -> None:
+        lies, Source.lies = Source.lies, lambda self, at: UNKNOWN  # type: ignore[method-assign]
+        try:
+            way(source, target)
+        finally:
+            Source.lies = lies  # type: ignore[method-assign]
+
+    return run
+
+
 def table(args: argparse.Namespace) -> tuple[list[Way], str]:
     """All ways, and a line about the bytes."""
     size = int(args.gib * (1 << 30)) // SHARDS // PIECE * PIECE * SHARDS
@@ -206,6 +219,7 @@ def table(args: argparse.Namespace) -> tuple[list[Way], str]:
             add("hosttune, %s, %s pages, not hashed" % (shape, pages), ours(t, None), folder, target)
             add("hosttune, %s, %s pages, hashed by chunks" % (shape, pages), ours(t, {}), folder, target)
         add("hosttune, shards, %s pages, known sha256" % pages, ours(t, known), many, target)
+        add("hosttune, shards, %s pages, not hashed, by a buffer" % pages, buffered(ours(t, None)), many, target)
     for n in [2**k for k in range(t.bit_length()) if 2**k < t]:
         for shape, folder in (("shards", few if n < 4 else many), ("1 file", part if n < 4 else one)):
             add("hosttune, %s, huge pages, not hashed, by %d" % (shape, n), ours(n, None), folder, huge)

@@ -161,6 +161,7 @@ def test_source_that_changes_while_the_kernel_copies_it_is_refused(
         given.append(give(source, target, start, end))
         return given[-1]
 
+    monkeypatch.setattr(copy, "GIVEN", 2 * MIB)
     monkeypatch.setattr(Source, "give", changing)
     with pytest.raises(Refused, match="the file ends at 5242880|the file changed while") as e:
         run([one], 1, hashed=False)

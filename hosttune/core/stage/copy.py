@@ -30,7 +30,7 @@ from .chunks import chunk_digests, compare, copy_chunks, write
 from .folders import keep_only, make_folders, move, remove
 from .nodes import bind
 from .pace import FREE, Pace
-from .reading import CACHE, CHUNK, DISK, MEMORY, PIECE, Cold, Job, Source
+from .reading import CACHE, CHUNK, DISK, GIVEN, MEMORY, PIECE, Cold, Job, Source
 from .schedule import Part
 from .together import Run, each, share_out, threads_here
 
@@ -141,25 +141,33 @@ class _File:
         direct, began = cold and self.cold.direct(), time.monotonic()
         # What somebody has mapped the page cache does not drop.
         given = not part.hash and not part.mapped and (lies == MEMORY or lies == CACHE and not self.forget)
+        done = self._given(source, start, end, run) if given else start
         with memoryview(self.mapping if part.mapped and self.mapping is not None else memory) as room:
-            for at in range(start, end, PIECE):
-                stop = min(at + PIECE, end)
-                got = source.give(self.target, at, stop) if given else at
-                if got < stop:
-                    with room[at:stop] if part.mapped else room[: stop - got] as view:
-                        if part.copy:
-                            source.read(view, got, direct)
-                        if part.hash:
-                            digest.update(view)
-                        if not part.mapped:
-                            write(self.target, view, got)
-                run.add(stop - at if part.copy else 0)
+            for at in range(done, end, PIECE):
+                count = min(PIECE, end - at)
+                with room[at : at + count] if part.mapped else room[:count] as view:
+                    if part.copy:
+                        source.read(view, at, direct)
+                    if part.hash:
+                        digest.update(view)
+                    if not part.mapped:
+                        write(self.target, view, at)
+                run.add(count if part.copy else 0)
         if part.hash and not self.total and start < end:
             self.chunks[part.number] = digest.hexdigest()
         if cold:
             self.cold.took(direct, end - start, time.monotonic() - began)
         if part.copy and self.forget and not direct:
             source.forget(start, end)
+
+    def _given(self, source: Source, at: int, end: int, run: Run) -> int:
+        """How far the kernel alone came: to the end, unless the source cannot be read there any more."""
+        stop = at
+        while at == stop < end:
+            stop = min(at + GIVEN, end)
+            before, at = at, source.give(self.target, at, stop)
+            run.add(at - before)
+        return at
 
     def seal(self) -> Copied:
         """The copy is what it must be: its size, the known hash; and it gets the source's time."""
@@ -172,6 +180,8 @@ class _File:
         size = os.fstat(self.target).st_size
         if size != job.size:
             raise Refused("the copy is %d bytes long, want %d" % (size, job.size), job.target, "run this again")
+        if self.forget:
+            source.forget(0, job.size)  # again: what was read ahead beyond a chunk that another thread had done
         at = os.fstat(source.fd).st_mtime_ns
         self.close()  # first: the time of a file written through a mapping may move until it is unmapped
         os.utime(job.target, ns=(at, at))
