@@ -78,11 +78,13 @@ def _add(host: Host, wanted: Wanted, one: Copy, seen: Plan, dry_run: bool, told:
         raise Refused("root is needed to stage a model", manifest.MOUNT, "sudo %s" % seen.command)
     with _turn(host, seen, told):
         seen = planned.plan(host, wanted, one)  # another run may have been here while this one waited
+        todo = planned.actions(seen)
         if seen.too_much and wanted.evict and seen.evictable:
-            todo = planned.actions(seen)
             for gone in seen.evictable:
                 drop.remove(host, gone.name)
             seen = planned.plan(host, wanted, one)
+        if seen.too_much:
+            todo = [action for action in todo if action.name == "drop" and wanted.evict]
         found = [findings.does_not_fit(seen)] if seen.too_much else list(tmpfs.prepare(host, seen.place, seen.size))
         if not found and not seen.done:
             found += _stage(host, wanted, seen, told, threads or copy.threads_here())
