@@ -169,6 +169,10 @@ def test_wipe_is_told_from_a_reboot_and_from_what_was_never_staged(model: Path) 
     record.write_text(json.dumps({**json.loads(record.read_text()), "boot": "another"}))
     (found,) = [f for f in seen({"tiny": str(model)}).findings if f.id == "HT501"]
     assert "since the machine was started anew" in found.summary
+    (undeclared,) = seen({}).findings
+    assert (undeclared.id, undeclared.status) == ("HT501", "warn"), "a boot brings back what is declared"
+    drop.drop(LiveHost(), "tiny")
+    assert seen({}).findings == () and said() == {"HT501"}
     bring("tiny", model)
     drop.drop(LiveHost(), "tiny")
     assert said() == {"HT501"} and not record.exists(), "what its owner dropped was not wiped"

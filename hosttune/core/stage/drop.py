@@ -13,6 +13,8 @@ def drop(host: Host, name: str, force: bool = False, dry_run: bool = False) -> R
     here = tmpfs.see(host)
     manifest.check_name(manifest.model_of(name))
     names = [one for one in manifest.names(host) if one == name or manifest.model_of(one) == name]
+    if not names and manifest.record(host, name):
+        names = [name]  # it is gone already, and now its owner says that he knows
     if not names:
         others = ", ".join(manifest.names(host)) or "none"
         raise Refused("%s is not staged" % name, manifest.MOUNT, "staged: %s" % others)

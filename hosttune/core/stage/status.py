@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Dict, List, Sequence
+from typing import AbstractSet, Dict, List, Sequence
 
 from ..catalogue import finding
-from ..door.host import Host
+from ..door.host import Host, list_or_empty
 from ..model import FAIL, OK, SKIP, WARN, Action, Finding, Hint, Refused, Report
 from . import findings, manifest, nodes, pages, plan, space, tmpfs, use
 from .pages import Look
@@ -40,11 +40,29 @@ def status(host: Host, declared: Sequence[Wanted], look: Look = pages.unseen) ->
         except (Refused, OSError) as e:
             found.append(findings.refused(wanted.name, e))
             known.add(wanted.name)
-    for name in manifest.names(host):
+    there = manifest.names(host)
+    for name in there:
         if name not in known:
             found += _staged(host, name, look, bool(here.huge))
+    found += _gone(host, known.union(there))
     facts = _facts(host, here, max((wanted.engines for wanted in declared), default=0))
     return Report("stage status", host.uname()[0], facts, tuple(found), (), tuple(actions), mode="plan")
+
+
+def _gone(host: Host, known: AbstractSet[str]) -> List[Finding]:
+    """Models that were in memory, are not any more, and that nobody declares: no boot and no playbook brings them back."""
+    try:
+        names = [entry[: -len(".json")] for entry in list_or_empty(host, manifest.RECORDS) if entry.endswith(".json")]
+    except OSError:  # it is root's
+        return []
+    out = []
+    for name in names:
+        record = manifest.record(host, name) if name not in known and manifest.model_of(name) == name else None
+        if record:
+            hint = Hint("hosttune stage add %s --source DIR" % name, "host",
+                        "or hosttune stage drop %s, which forgets it" % name, "apply")  # fmt: skip
+            out.append(replace(findings.vanished(host, name, record, hint), status=WARN))
+    return out
 
 
 def _facts(host: Host, here: Place, engines: int) -> Dict[str, str]:
