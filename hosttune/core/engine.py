@@ -28,8 +28,11 @@ TURN_SECONDS = 60
 """How long a run waits for another one: nvidia-persistenced alone may take half of that to make eight GPUs ready."""
 
 
-def apply(host: Host, steps: Sequence[Step], knobs: Mapping[str, Knob]) -> List[Finding]:
+def apply(host: Host, steps: Sequence[Step], knobs: Mapping[str, Knob], promises: Sequence[Step] = ()) -> List[Finding]:
     """Do the steps. Returns a finding for each one that did not stick or could not be written; the rest is silence.
+
+    promises: what the caller does once the steps are done (lxc/promise.py). They stand in the journal before the first step,
+    and are dropped again where one failed.
 
     Nothing is opened for writing when there are no steps. A failed step does not stop the others. Refused, with nothing
     changed, when hosttune's own lock or journal cannot be had.
@@ -39,14 +42,20 @@ def apply(host: Host, steps: Sequence[Step], knobs: Mapping[str, Knob]) -> List[
     journal.refuse_foreign(host)
     try:
         with host.lock(journal.LOCK, TURN_SECONDS):
-            return _apply_locked(host, steps, knobs)
+            return _apply_locked(host, steps, knobs, promises)
     except OSError as e:  # the lock or the journal: nothing was begun
         raise Refused("%s: nothing was changed" % errname(e), str(e.filename or journal.STATE), _way_out(e))
 
 
-def _apply_locked(host: Host, steps: Sequence[Step], knobs: Mapping[str, Knob]) -> List[Finding]:
-    found = recover(host, knobs)
-    number = journal.last(host)  # nobody else writes to it under the lock
+def _apply_locked(
+    host: Host, steps: Sequence[Step], knobs: Mapping[str, Knob], promises: Sequence[Step]
+) -> List[Finding]:
+    settled = recover(host, knobs)
+    found: List[Finding] = []
+    number = first = journal.last(host)  # nobody else writes to it under the lock
+    for promise in promises:
+        number += 1
+        journal.begin(host, promise, number)
     for step in steps:
         try:
             if _now(host, step, knobs) != step.after:  # else another run was faster
@@ -56,7 +65,9 @@ def _apply_locked(host: Host, steps: Sequence[Step], knobs: Mapping[str, Knob]) 
             found.append(_unclosed(step, e))
         except (OSError, Refused) as e:
             found.append(_failed(host, step, e, knobs))
-    return found
+    for offset in range(len(promises) if found else 0):
+        _close(host, first + 1 + offset, "dropped")
+    return settled + found
 
 
 class _Unclosed(Exception):
@@ -169,9 +180,9 @@ def _effect(host: Host, step: Step) -> None:
     elif step.effect == "run":
         ran = host.execute(step.argv)
         if ran.rc:
-            program = step.argv[0]
+            program, said = step.argv[0], "; ".join(dict.fromkeys((ran.err or ran.out).strip().splitlines()))
             install = "apt install " + _PACKAGES[program] if ran.rc == 127 and program in _PACKAGES else ""
-            raise Refused("%s exited %d: %s" % (program, ran.rc, (ran.err or ran.out).strip()), step.target, install)
+            raise Refused("%s exited %d: %s" % (program, ran.rc, said), step.target, install)
     elif step.effect == "code":
         _place_code(host, step)
     elif step.after is None:
@@ -219,9 +230,15 @@ def _read_one(knob: Knob, host: Host, subject: str) -> Optional[Reading]:
 
 
 def recover(host: Host, knobs: Mapping[str, Knob]) -> List[Finding]:
-    """Close what a killed run left open: done if the change is there, dropped if it never happened, else say so."""
+    """Close what a killed run left open: done if the change is there, dropped if it never happened, else say so. A promise
+    to a running container is kept."""
+    from .lxc import promise
+
     found = []
     for entry in (e for e in journal.entries(host) if e.state == "intent"):
+        if promise.is_one(entry.step):
+            found += promise.settle(host, entry)
+            continue
         try:
             now = _now(host, entry.step, knobs)
         except Refused:
@@ -265,7 +282,10 @@ def _remove_half(host: Host, step: Step) -> None:
 
 def revertible(host: Host, to: int = 0) -> List[Entry]:
     """Done entries after number `to`, newest first: what revert would take back."""
-    return [e for e in reversed(journal.entries(host)) if e.state == "done" and e.number > to and not e.reverts]
+    from .lxc import promise
+
+    done = [e for e in reversed(journal.entries(host)) if e.state == "done" and e.number > to and not e.reverts]
+    return [e for e in done if not promise.is_one(e.step)]
 
 
 def revert(
