@@ -40,6 +40,16 @@ def test_the_tightest_limit_above_this_process_counts(cgroup: str, files: dict[s
     assert seen.cgroup == room and seen.room == (11 << 30 if room is None else room)
 
 
+@pytest.mark.parametrize(("most", "room"), [("9223372036854771712", None), ("1000", 500)], ids=["no limit", "a limit"])
+def test_a_limit_of_cgroup_v1_counts_too(most: str, room: int | None) -> None:
+    top, own = "/sys/fs/cgroup/memory", "/sys/fs/cgroup/memory/x"
+    stat = "inactive_file 1\ntotal_inactive_file 60\ntotal_active_file 40\n"
+    files = {own + "/memory.limit_in_bytes": most, own + "/memory.usage_in_bytes": "600", top + "/memory.limit_in_bytes": ABSENT,
+             own + "/memory.stat": stat, ROOT + "/memory.max": ABSENT,
+             "/proc/meminfo": MEMINFO, "/proc/self/cgroup": "4:cpu,memory:/x\n1:name=systemd:/\n0::/\n", space.ARC: ABSENT}
+    assert space.memory(ReplayHost({"files": files})).cgroup == room
+
+
 def test_what_zfs_gives_back_counts_and_what_engines_need_does_not_and_the_sum_says_so() -> None:
     arcstats = "13 1 0x01 123 33456 1 2\nname type data\nsize 4 4294967296\nc_min 4 1073741824\n"
     told = {"/proc/meminfo": MEMINFO, "/proc/self/cgroup": "0::/\n", ROOT + "/memory.max": ABSENT, space.ARC: arcstats}

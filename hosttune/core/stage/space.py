@@ -79,18 +79,38 @@ def _rows(text: str) -> Dict[str, int]:
 
 
 def _cgroup_room(host: Host) -> Optional[int]:
-    text = read_or_none(host, "/proc/self/cgroup") or ""
-    path = next((line[3:] for line in text.splitlines() if line.startswith("0::")), "")
+    left: Optional[int] = None
+    for line in (read_or_none(host, "/proc/self/cgroup") or "").splitlines():
+        number, names, path = (line.split(":", 2) + ["", ""])[:3]
+        if number == "0" and not names:
+            one = _tightest(host, "/sys/fs/cgroup", path, *V2)
+        elif "memory" in names.split(","):
+            one = _tightest(host, "/sys/fs/cgroup/memory", path, *V1)
+        else:
+            continue
+        left = one if left is None else left if one is None else min(left, one)
+    return left
+
+
+V2 = ("memory.max", "memory.current", "")
+V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
+"""Where the limit stands, what is used, and the prefix of memory.stat's rows that count all below too (kernel doc cgroup-v1)."""
+NO_LIMIT = 1 << 62
+"""cgroup v1 has a number for none: the largest whole page of a signed 64-bit one."""
+
+
+def _tightest(host: Host, top: str, path: str, limit: str, usage: str, prefix: str) -> Optional[int]:
+    """What the tightest limit from `path` up leaves. The topmost level too: in a container that is the container's own cgroup,
+    with its limit; a machine's has none."""
     left: Optional[int] = None
     levels = path.strip("/").split("/") if path.strip("/") else []
-    # The topmost level too: in a container it is the container's own cgroup, with its limit. A machine's has no memory.max.
     for depth in range(len(levels), -1, -1):
-        folder = "/".join(["/sys/fs/cgroup", *levels[:depth]])
-        most = (read_or_none(host, folder + "/memory.max") or "max").strip()
-        if most.isdigit():
-            used = int(read_or_none(host, folder + "/memory.current") or 0)
+        folder = "/".join([top, *levels[:depth]])
+        most = (read_or_none(host, "%s/%s" % (folder, limit)) or "max").strip()
+        if most.isdigit() and int(most) < NO_LIMIT:
+            used = int(read_or_none(host, "%s/%s" % (folder, usage)) or 0)
             stat = _rows(read_or_none(host, folder + "/memory.stat") or "")
-            cache = stat.get("inactive_file", 0) + stat.get("active_file", 0)  # shmem is not among these
+            cache = stat.get(prefix + "inactive_file", 0) + stat.get(prefix + "active_file", 0)  # shmem is not among these
             here = max(0, int(most) - used + cache)
             left = here if left is None else min(left, here)
     return left
