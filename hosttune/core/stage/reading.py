@@ -12,6 +12,7 @@ on another), so both are tried. What is in the cache already is taken from there
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import mmap
 import os
@@ -31,6 +32,9 @@ CHUNK = 32 << 20
 """Bytes a digest, and a thread's turn at a file; whole huge pages, so that each has one writer."""
 BLOCK = 4096
 """Bytes: no disk's logical block is larger, and O_DIRECT wants whole ones (open(2))."""
+POPULATE_READ = 22
+"""MADV_POPULATE_READ of Linux 5.14. Where a write meets a page of the mapping that is not there yet, Linux 6.15 and newer give it
+up in the middle of a new huge page, clear the rest of that, and begin again (measured: 250 against 160 ms a GiB)."""
 MEMORY, CACHE, DISK, UNKNOWN = "memory", "cache", "disk", ""
 """Where bytes of a source lie: in a file system that is memory, in the page cache, still on a disk; or nobody says."""
 LATER = "let whatever writes there end, then run this again: files that are whole are kept"
@@ -137,6 +141,8 @@ class Source:
                     self.mapping = mmap.mmap(self.fd, self.job.size, prot=mmap.PROT_READ)
                 except (OSError, ValueError):  # no mappings there; ValueError: shorter by now
                     return start
+        with contextlib.suppress(OSError):  # EINVAL before Linux 5.14, EFAULT where the source ends by now: the write says so too
+            self.mapping.madvise(POPULATE_READ, start - start % mmap.PAGESIZE, end - start)
         with memoryview(self.mapping) as source:
             while start < end:
                 with source[start:end] as view:
