@@ -201,6 +201,7 @@ CATALOGUE: Dict[str, Entry] = {
     "HT907": Entry("command-missing", "correctness", "the hosttune command is on the machine where its work needs it"),
     "HT911": Entry("own-unit-failed", "correctness", "hosttune's own units did their work since the boot"),
     "HT910": Entry("gpus-cross-numa-node", "performance", "the GPUs of one engine lie on one NUMA node"),
+    "HT912": Entry("peer-access-disputed", "performance", "CUDA and the driver's table say the same of each pair of GPUs"),
     "HT906": Entry("interrupted-change", "hygiene", "no change of hosttune was cut short"),
 }
 

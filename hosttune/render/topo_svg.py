@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from xml.etree import ElementTree as ET
 
 from ..core.gpu.groups import WORDS, groups, paths, spans
+from ..core.gpu.peers import Peers
 from ..core.model import WARN, Finding
 from ..core.pci.topology import GPU, REDIRECTS, Device, Topology
+from .peers_text import p2p_words
 from .svg_sheet import STYLE, Sheet
 from .topo_text import KIND, acs_words, link_words, node_words, short, title
 from .visible import visible
@@ -43,15 +45,18 @@ class Port:
         return len(self.devices) + sum(port.rows for port in self.ports)
 
 
-def render(machine: Topology, chosen: Sequence[int] = (), findings: Sequence[Finding] = ()) -> str:
-    """The SVG document. chosen: GPUs to mark; findings: those that are not well are written above the picture."""
+def render(
+    machine: Topology, chosen: Sequence[int] = (), findings: Sequence[Finding] = (), peers: Peers | None = None
+) -> str:
+    """The SVG document. chosen: GPUs to mark; findings: those that are not well are written above the picture; peers: what the
+    driver and CUDA said, None where they were not asked."""
     sheet = Sheet()
     sheet.put("title").text = visible(title(machine))
     sheet.put("style").text = STYLE
     width, y = _size(machine), float(MARGIN)
     sheet.text(MARGIN, y + 16, title(machine), "h1")
     y += 38
-    for words in _facts(machine):
+    for words in _facts(machine, peers):
         sheet.text(MARGIN, y, words, "dim", int((width - 2 * MARGIN) / 6.2))
         y += 17
     for finding in findings:
@@ -67,11 +72,12 @@ def render(machine: Topology, chosen: Sequence[int] = (), findings: Sequence[Fin
     return ET.tostring(sheet.root, "unicode") + "\n"
 
 
-def _facts(machine: Topology) -> list[str]:
+def _facts(machine: Topology, peers: Peers | None) -> list[str]:
     models = sorted({gpu.name for gpu in machine.gpus if gpu.name})
     by = "minor (/dev/nvidiaN)" if machine.numbered_by == "minor" else "PCI order"
     facts = [" · ".join([*models, "numbered by " + by, "IOMMU " + machine.iommu])] if machine.gpus else []
-    facts += ["ACS %s · P2P unknown (nvidia-smi topo -p2p w)" % acs_words(machine)] if machine.gpus else []
+    p2p = "not asked (hosttune topo --deep)" if peers is None else p2p_words(peers)
+    facts += ["ACS %s · P2P %s" % (acs_words(machine), p2p)] if machine.gpus else []
     return facts + (["%d files could not be read" % len(machine.unknown)] if machine.unknown else [])
 
 

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 import click
 
 from ..core.gpu.groups import CROSSES, WORDS, groups, paths, redirected, spans
+from ..core.gpu.peers import Peers
 from ..core.model import WARN, Finding
 from ..core.pci.topology import GPU, NIC, NVME, REDIRECTS, UNKNOWN, Device, Link, Node, Topology
+from .peers_text import p2p_words, reach
 from .visible import visible
 
-ASK_P2P = "nvidia-smi topo -p2p w"
 KIND = {GPU: "GPU", NIC: "NIC", NVME: "NVMe"}
 NEAR = {"PIX": "green", "PXB": "green", "PHB": "cyan", "NODE": "cyan", "SYS": "yellow", "?": "magenta"}
 _ASCII = str.maketrans({"├": "|", "└": "`", "│": "|", "─": "-", "·": "-", "↔": "=", "–": "-"})
@@ -38,12 +39,20 @@ def render(
     findings: Sequence[Finding] = (),
     colour: bool = False,
     ascii_only: bool = False,
+    peers: Peers | None = None,
 ) -> str:
-    """The whole picture, ending in a line feed. chosen: GPUs to mark; findings: what is said of them and of the links."""
+    """The whole picture, ending in a line feed. chosen: GPUs to mark; findings: what is said of them and of the links; peers:
+    what the driver and CUDA said, None where they were not asked."""
     style: Style = click.style if colour else lambda text, **_: text
     lines = [title(machine), ""]
     lines += _tree(machine, chosen, style)
-    for part in (_matrix(machine, style), _groups(machine, style), _facts(machine), _told(findings, style)):
+    told = (
+        reach(machine, peers, style) if peers else (),
+        _groups(machine, style),
+        _facts(machine, peers),
+        _told(findings, style),
+    )
+    for part in (_matrix(machine, style), *told):
         more = list(part)
         lines += ["", *more] if more else []
     text = "\n".join(line.rstrip() for line in lines) + "\n"
@@ -187,7 +196,7 @@ def _groups(machine: Topology, style: Style) -> Iterator[str]:
         yield "  TP%-3d %s" % (size, "  ".join(parts))
 
 
-def _facts(machine: Topology) -> Iterator[str]:
+def _facts(machine: Topology, peers: Peers | None) -> Iterator[str]:
     if machine.gpus:
         what = "minor (/dev/nvidiaN)" if machine.numbered_by == "minor" else "PCI order: no driver tells their minors"
         yield "numbers   by %s" % what
@@ -196,7 +205,7 @@ def _facts(machine: Topology) -> Iterator[str]:
             yield "GPUs      %s" % visible(", ".join(sorted(models)))
         yield "IOMMU     %s" % machine.iommu
         yield "ACS       %s" % acs_words(machine)
-        yield "P2P       unknown: the driver tells it to NVML only; ask it: %s" % ASK_P2P
+        yield "P2P       %s" % p2p_words(peers)
         if any(g.link.speed and g.link.speed < g.can.max_speed for g in machine.gpus):
             yield "speed     a GPU without work lowers its link's speed: that is no fault. Lanes do not change."
     for where, why in machine.unknown[:4]:

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,10 @@ import pytest
 WORSE = ("PIX", "PXB", "PHB", "NODE", "SYS")
 
 
-def hosttune(*argv: str) -> Any:
-    done = subprocess.run([sys.executable, "-m", "hosttune", *argv, "-o", "json"], capture_output=True, text=True)
+def hosttune(*argv: str, env: Mapping[str, str] | None = None) -> Any:
+    done = subprocess.run(
+        [sys.executable, "-m", "hosttune", *argv, "-o", "json"], capture_output=True, text=True, env=env
+    )
     assert done.returncode in (0, 1), done.stderr
     return json.loads(done.stdout)
 
@@ -60,6 +64,53 @@ def test_ways_are_those_of_nvidia_smi_where_no_nvlink_hides_them(told: Any) -> N
         for b, word in enumerate(row[: len(order)]):
             ours = told["paths"][str(order[a])][str(order[b])]
             assert word in (ours, "X") or word.startswith("NV") or ours == "?", (a, b, word, ours)
+
+
+TORCH = """
+import json, torch
+n = torch.cuda.device_count()
+at = [torch.cuda.get_device_properties(i) for i in range(n)]
+names = ["%04x:%02x:%02x.0" % (p.pci_domain_id, p.pci_bus_id, p.pci_device_id) for p in at]
+print(json.dumps([[names[a], names[b], torch.cuda.can_device_access_peer(a, b)] for a in range(n) for b in range(n) if a != b]))
+"""
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
+    """What --deep told, and the recording of it. A caller who hides GPUs from himself asks about the machine all the same."""
+    file = tmp_path_factory.mktemp("topo") / "recording.json"
+    environ = {**os.environ, "CUDA_VISIBLE_DEVICES": "0"}
+    return hosttune("topo", "--deep", "--record", str(file), env=environ), file
+
+
+def test_who_reaches_whose_memory_is_what_pytorch_and_nvidia_smi_say(asked: tuple[Any, Path]) -> None:
+    deep = asked[0]["p2p"]
+    ours = {(pair["one"], pair["other"]): pair for pair in deep["pairs"]}
+    assert deep["unknown"] == [] and len(ours) == len(gpus(asked[0])) * (len(gpus(asked[0])) - 1)
+    for pair in ours.values():
+        assert (pair["read"], pair["write"]) in {
+            ("OK", "OK"),
+            ("CNS", "CNS"),
+            ("NS", "NS"),
+            ("GNS", "GNS"),
+            ("TNS", "TNS"),
+        }
+    for kind in ("read", "write"):
+        words = re.findall(r"(?m)^ ?GPU\d+\t(?!.*GPU)(.*)", smi("topo", "-p2p", kind[0]))
+        assert sorted(pair[kind] for pair in ours.values()) == sorted(
+            w for row in words for w in row.split() if w != "X"
+        )
+    told = subprocess.run(["python3", "-c", TORCH], capture_output=True, text=True)
+    if told.returncode:
+        pytest.skip("python3 has no PyTorch here")
+    for one, other, can in json.loads(told.stdout):
+        assert ours[one, other]["cuda"] == ("yes" if can else "no")
+    assert len(json.loads(told.stdout)) == len(ours)
+
+
+def test_what_was_recorded_answers_as_the_machine_did(asked: tuple[Any, Path]) -> None:
+    name = {"machine": "host.example"}  # a recording names no machine
+    assert hosttune("topo", "--deep", "--replay", str(asked[1])) == {**asked[0], **name}
 
 
 def test_a_check_of_real_gpus_reads_every_register() -> None:

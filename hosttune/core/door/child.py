@@ -228,13 +228,16 @@ def _groups(calls: Sequence[str], env: Mapping[str, str]) -> List[Tuple[List[str
     for name in calls:
         base, _, tag = name.partition("@")
         library = next((start for start in ("dlopen", "nvml", "allowlist") if base.startswith(start)), "cuda")
-        groups.setdefault((library if base not in ("cuCtxCreate", "cuLaunch") else base, tag), []).append(name)
+        own = base in ("cuCtxCreate", "cuLaunch", "cuPeer")
+        groups.setdefault((base if own else library, "" if base == "cuPeer" else tag), []).append(name)
     return [(names, _environment(library, tag, env)) for (library, tag), names in groups.items()]
 
 
 def _environment(library: str, tag: str, env: Mapping[str, str]) -> Dict[str, str]:
     if "@" + tag == CLEAN:
         return {k: v for k, v in env.items() if k not in HIDDEN_BY_CLEAN_ENV}
+    if library == "cuPeer":  # asks about the machine, not about what this process may use
+        return {k: v for k, v in env.items() if k != "CUDA_VISIBLE_DEVICES"}
     if library not in ("cuCtxCreate", "cuLaunch") and tag:
         return dict(env, CUDA_VISIBLE_DEVICES=tag)
     return dict(env)

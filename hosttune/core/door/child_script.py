@@ -26,6 +26,8 @@ MS_RDONLY, MS_REMOUNT, MS_BIND, MS_REC, MS_SLAVE = 1, 32, 4096, 16384, 1 << 19
 MOUNT_FLAGS = {"nosuid": 2, "nodev": 4, "noexec": 8, "noatime": 1024, "nodiratime": 2048, "relatime": 1 << 21}
 CLONE_NEWNS, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 0x20000, 24, 38
 CAP_SYS_MODULE, CAP_MKNOD = 16, 27
+NATIVE_ATOMIC_SUPPORTED = 3
+"""CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED."""
 WRITABLE_BELOW_DEV = ("/dev/shm", "/dev/mqueue", "/dev/hugepages", "/dev/pts")
 """Stay as they are: a CUDA program may need them, and no device node of a GPU lies in them."""
 
@@ -313,6 +315,8 @@ def call(name: str) -> Any:
         return code or cuda.cuCtxCreate_v2(ctypes.byref(context), 0, device)
     if base == "cuLaunch":
         return launch(cuda, int(tag))
+    if base == "cuPeer":
+        return peer(cuda, *tag.split(","))
     raise ValueError("unknown call %s" % name)
 
 
@@ -355,6 +359,27 @@ def launch(cuda: Any, device: int) -> Any:
         or cuda.cuMemcpyDtoH_v2(ctypes.byref(value), memory, 4)
     )
     return code or (0 if value.value == 42 else {"error": "the kernel wrote %d in place of 42" % value.value})
+
+
+def peer(cuda: Any, one: str, other: str) -> Dict[str, str]:
+    """Whether a program on one GPU reaches the memory of another, and whether atomic operations work there. By PCI address."""
+    import ctypes
+
+    number, devices = ctypes.c_int(), [ctypes.c_int(), ctypes.c_int()]
+    code = cuda.cuInit(0)
+    if code:
+        return {"error": "cuInit returned %d" % code}
+    for bdf, device in zip((one, other), devices):
+        code = cuda.cuDeviceGetByPCIBusId(ctypes.byref(device), bdf.encode())
+        if code:
+            return {"error": "cuDeviceGetByPCIBusId of %s returned %d" % (bdf, code)}
+    code = cuda.cuDeviceCanAccessPeer(ctypes.byref(number), *devices)
+    if code:
+        return {"error": "cuDeviceCanAccessPeer returned %d" % code}
+    found = {"access": "yes" if number.value else "no"}
+    if not cuda.cuDeviceGetP2PAttribute(ctypes.byref(number), NATIVE_ATOMIC_SUPPORTED, *devices):
+        found["atomics"] = "yes" if number.value else "no"
+    return found
 
 
 PROBED = (0, 1, 255)

@@ -38,11 +38,11 @@ def ask(host: Host) -> Dict[str, Row]:
         values = [value.strip() for value in line.split(",")]
         if len(values) == len(FIELDS):
             row = dict(zip(FIELDS, values))
-            found[_bdf(row["pci.bus_id"])] = row
+            found[bdf_of(row["pci.bus_id"])] = row
     return found
 
 
-def _bdf(text: str) -> str:
+def bdf_of(text: str) -> str:
     """nvidia-smi writes a domain of eight digits in capitals, sysfs one of four in small letters."""
     domain, _, rest = text.lower().partition(":")
     return "%s:%s" % (domain[-4:] if domain.startswith("0000") else domain, rest)
