@@ -10,7 +10,8 @@ short_description: Keep models in memory, whole and verified
 version_added: "0.1.0"
 description:
   - Copies the declared models from a local directory, from a snapshot in a Hugging Face cache of the machine, or from
-    another machine over its own C(ssh), into a tmpfs of its own at C(/dev/shm/models), and hashes each byte on its way.
+    another machine over its own C(ssh), into a tmpfs of its own at C(/dev/shm/models), and hashes each byte on its way. With
+    C(hash=later) of a model nothing is hashed, and HT512 in RV(findings) says so until C(hosttune stage verify) has compared.
   - A revision of the hub that the cache lacks is downloaded by the C(hosttune) command of the target, which needs a Python
     with C(huggingface_hub) there. What is whole on the disk is used before the network.
   - A model appears under its name when all of it is there. A copy that was cut short goes on with the files that were whole.
@@ -32,7 +33,8 @@ options:
     default: {}
   models:
     description:
-      - Models by name, laid over those of O(profile), each with the keys C(source) and C(placement) of the profile.
+      - Models by name, laid over those of O(profile), each with the keys of the profile, C(source), C(placement), C(hash) (V(now)
+        or V(later)), C(limit) (V(2GB/s)) and C(nice) (V(10)) among them.
     type: dict
   only:
     description:

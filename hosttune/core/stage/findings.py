@@ -60,7 +60,7 @@ def not_comparable(have: Manifest, given: Origins) -> Finding:
 
 def not_noted(have: Manifest) -> Finding:
     """HT512: it was read and is well, by somebody who may not write that down."""
-    words = "all %d files of %s are what was copied, and root alone can note that" % (len(have.files), have.name)
+    words = "%s is what was copied, all %d files of it, and root alone can note that" % (have.name, len(have.files))
     hint = Hint("sudo " + verify_command(have), "host", "reads it again", "apply")
     return finding("HT512", WARN, have.name, words, have="not noted", want="verified", hint=hint)
 
