@@ -10,11 +10,17 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Dict, Optional
+from typing import Dict, Iterator, List, Optional
 
 from ..door.host import Host, read_or_none
 
 ARC = "/proc/spl/kstat/zfs/arcstats"
+V2 = ("memory.max", "memory.current", "")
+V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
+"""Of a cgroup: its limit, what it uses, and the prefix of memory.stat's rows that count all below it too (kernel doc cgroup-v1).
+Page cache of files is given back; shmem, which is what is staged, is not among those rows."""
+NO_LIMIT = 1 << 62
+"""cgroup v1 writes a number where there is no limit: the last whole page of a signed 64-bit one."""
 RESERVE_SHARE, RESERVE_MOST = 16, 16 << 30
 """A sixteenth of all memory, at most 16 GiB, is left to the rest: page tables, engines' pinned buffers, sshd."""
 
@@ -79,30 +85,19 @@ def _rows(text: str) -> Dict[str, int]:
 
 
 def _cgroup_room(host: Host) -> Optional[int]:
-    left: Optional[int] = None
+    left: List[int] = []
     for line in (read_or_none(host, "/proc/self/cgroup") or "").splitlines():
-        number, names, path = (line.split(":", 2) + ["", ""])[:3]
-        if number == "0" and not names:
-            one = _tightest(host, "/sys/fs/cgroup", path, *V2)
+        number, names, path = line.split(":", 2)
+        if number == "0":
+            left += _left(host, "/sys/fs/cgroup", path, *V2)
         elif "memory" in names.split(","):
-            one = _tightest(host, "/sys/fs/cgroup/memory", path, *V1)
-        else:
-            continue
-        left = one if left is None else left if one is None else min(left, one)
-    return left
+            left += _left(host, "/sys/fs/cgroup/memory", path, *V1)
+    return min(left, default=None)
 
 
-V2 = ("memory.max", "memory.current", "")
-V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
-"""Where the limit stands, what is used, and the prefix of memory.stat's rows that count all below too (kernel doc cgroup-v1)."""
-NO_LIMIT = 1 << 62
-"""cgroup v1 has a number for none: the largest whole page of a signed 64-bit one."""
-
-
-def _tightest(host: Host, top: str, path: str, limit: str, usage: str, prefix: str) -> Optional[int]:
-    """What the tightest limit from `path` up leaves. The topmost level too: in a container that is the container's own cgroup,
-    with its limit; a machine's has none."""
-    left: Optional[int] = None
+def _left(host: Host, top: str, path: str, limit: str, usage: str, prefix: str) -> Iterator[int]:
+    """What each limit from `path` up leaves. The topmost level too: in a container that is the container's own cgroup, with its
+    limit; a machine's has none."""
     levels = path.strip("/").split("/") if path.strip("/") else []
     for depth in range(len(levels), -1, -1):
         folder = "/".join([top, *levels[:depth]])
@@ -110,10 +105,7 @@ def _tightest(host: Host, top: str, path: str, limit: str, usage: str, prefix: s
         if most.isdigit() and int(most) < NO_LIMIT:
             used = int(read_or_none(host, "%s/%s" % (folder, usage)) or 0)
             stat = _rows(read_or_none(host, folder + "/memory.stat") or "")
-            cache = stat.get(prefix + "inactive_file", 0) + stat.get(prefix + "active_file", 0)  # shmem is not among these
-            here = max(0, int(most) - used + cache)
-            left = here if left is None else min(left, here)
-    return left
+            yield max(0, int(most) - used + stat.get(prefix + "inactive_file", 0) + stat.get(prefix + "active_file", 0))
 
 
 def bytes_of(text: str) -> int:
