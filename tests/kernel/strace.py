@@ -40,7 +40,7 @@ def calls(argv: Sequence[str], log: Path, first: str, last: str) -> list[Call]:
     out = []
     for index in range(begin, end + 1):
         name, text = own[index]
-        if name != "openat" or "O_CREAT" in text:
+        if (name != "openat" or "O_CREAT" in text) and _paths(text):  # a pipe or a socket is no file
             path = _paths(text)[0]
             out.append(Call(name, path, sum(name == other and path in _paths(line) for other, line in own[: index + 1]), text))
     return out

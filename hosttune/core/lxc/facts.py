@@ -126,7 +126,7 @@ def container_facts(host: Host, ct_id: str) -> ContainerFacts:
         devs,
         tuple(mounts),
         pid,
-        _start_time(host, pid) if pid else 0,
+        start_time(host, pid) if pid else 0,
         changed,
         _started_with(host, ct_id) if pid and document.dialect == PVE else None,
     )
@@ -161,7 +161,7 @@ def _init(host: Host, ct_id: str) -> Optional[int]:
     return int(text) if ran.rc == 0 and text.isdigit() else 0
 
 
-def _start_time(host: Host, pid: int) -> float:
+def start_time(host: Host, pid: int) -> float:
     """When a process started (proc(5): field 22 of stat, in clock ticks after `btime`); 0 when not known."""
     try:
         after_name = host.read("/proc/%d/stat" % pid).rpartition(")")[2].split()

@@ -14,7 +14,7 @@ from ..machine.devices import DeviceTable
 from ..model import ERROR, FAIL, PROVED, SKIP, WARN, Action, Finding, Hint, Refused, Step
 from ..pci import bus
 from ..wanted import profile
-from . import cpus, opening, restart, see, store, vms
+from . import cpus, opening, promise, restart, see, store, vms
 from .edit import Edit
 from .entries import ALLOW
 from .foresee import foresee
@@ -135,8 +135,13 @@ def outlook(host: Host, ct_id: str, wanted: Wanted, devices: Optional[DeviceTabl
     if seen:
         pending = _pending(config, stuck, again, lost, ha) if stuck else None
         more += opening.judge(config, seen, devices, planned, pending)
+    promised = promise.left(host, config, pid)
+    more += promise.judge(config, promised)
     shown = Outlook(config, devices, planned, pid, step, rules, (), again, lost, before + tuple(more), ha)
-    closing = _closing(config, planned) + cpus.live(host, config, wanted.cpus) if pid else ()
+    closing: Tuple[Action, ...] = ()
+    if pid:
+        closing = tuple(dict.fromkeys(promise.unkept(promised) + promise.actions(config, planned.closings)))
+        closing += cpus.live(host, config, wanted.cpus)
     placed = cpus.judge(host, config, shown.gpus) if shown.gpus else []
     return replace(shown, closing=closing, findings=shown.findings + tuple(placed))
 
@@ -181,18 +186,6 @@ def _refused_without_reason(config: Config, denied: Sequence[see.Inside]) -> Fin
     return finding(opening.REFUSED, WARN, config.subject, summary, have="EPERM", want="opens", proof=PROVED,
                    evidence=("open(2) inside: EPERM",),
                    hint=Hint("hosttune lxc sync " + config.id, "host", "nothing is restarted", "apply"))
-
-
-def _closing(config: Config, planned: Edit) -> Tuple[Action, ...]:
-    """Take from the running container what the change takes from its file; what stays is allowed before."""
-    out: List[Action] = []
-    for one in planned.closings:
-        for rule in one.instead:
-            out.append(_cgroup(config, "allow", rule, "stays open where `%s` is taken back" % one.rule,
-                               "nothing is lost, nothing is restarted"))
-        out.append(_cgroup(config, "deny", one.rule, "the running container still has it: " + one.why,
-                           "what is open stays open; it cannot be opened anew"))
-    return tuple(dict.fromkeys(out))
 
 
 def _cgroup(config: Config, verb: str, rule: str, why: str, costs: str) -> Action:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """hosttune lxc show, preview, sync, live: what the command line and the Ansible module call.
 
-Order of a sync: the file (under Proxmox VE's lock, journalled, read back), then live rules, then a restart if the policy
-lets it, then every node is opened inside again. Where all is well nothing is written and nothing is run that changes.
+Order of a sync: the file (under Proxmox VE's lock, journalled, read back, with what the running container has to be told in the
+journal before it), then live rules, then a restart if the policy lets it, then every node is opened inside again. Where all is well nothing is written and nothing is run that changes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..catalogue import finding
 from ..door.host import Host
 from ..machine.devices import DeviceTable
 from ..model import ERROR, FAIL, SKIP, WARN, Action, Finding, Hint, Refused, Report, Step
-from . import opening, store
+from . import opening, promise, store
 from .document import parse
 from .entries import entries
 from .foresee import foresee
@@ -80,10 +80,12 @@ def sync(host: Host, ct_id: str, wanted: Wanted, restart: str = NEVER, dry_run: 
         store.refuse_unwritable(host, before.config, before.edit.data)
         from ..knobs import BY_ID  # only a change needs every setting, and most runs find none to make
 
-        failed += engine.apply(host, [before.step], BY_ID)
+        promises = promise.steps(before.config, before.edit.closings) if before.pid else ()
+        failed += engine.apply(host, [before.step], BY_ID, promises)
     wrote = bool(before.step) and not failed
     if not failed:
         failed += _run(host, before.rules + before.closing, done)
+        failed += _settled(host, before.config, done)
         if before.restart and not failed and (restart == ALWAYS or restart == IDLE and not before.losses):
             failed += carry_out(host, before.config, before.restart, done)
     if not wrote and not done and not failed:
@@ -94,6 +96,17 @@ def sync(host: Host, ct_id: str, wanted: Wanted, restart: str = NEVER, dry_run: 
     return Report("lxc sync", host.uname()[0], facts,
                   tuple(failed) + after.findings + proof, (before.step,) if before.step and wrote else (), tuple(done),
                   tuple(host.effects), wrote or bool(done), "apply")
+
+
+def _settled(host: Host, config: store.Config, done: Sequence[Action]) -> List[Finding]:
+    """End what the journal holds open about this container: promises that were kept now, and what a killed run left."""
+    if not promise.is_open(host, config) or host.who().uid != 0:
+        return []
+    from ..knobs import BY_ID  # as above
+
+    with host.lock(journal.LOCK):
+        promise.end(host, config, done)
+        return engine.recover(host, BY_ID)
 
 
 def _proved(host: Host, after: Outlook, prove: Prove) -> Tuple[Finding, ...]:
