@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -104,6 +105,15 @@ def scratched(path: Path, at: int) -> None:
         f.seek(at)
         f.write(b"\0")
     os.utime(path, ns=(was.st_mtime_ns, was.st_mtime_ns))
+
+
+def filled(path: Path) -> None:
+    """Somebody writes until nothing fits any more, not even a page."""
+    with path.open("wb", buffering=0) as f:
+        for size in (1 << 20, 4096):
+            with contextlib.suppress(OSError):
+                while f.write(bytes(size)):
+                    pass
 
 
 def command(*words: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:

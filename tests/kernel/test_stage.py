@@ -23,7 +23,7 @@ from hosttune.core.stage import declared, drop, manifest, pages, progress, space
 from hosttune.core.wanted.profile import Profile, validate
 from tests.kernel.conftest import MakeContainer
 from tests.kernel.container import REPOSITORY, Container
-from tests.kernel.staged import FILES, MOUNT, bring, command, ids, is_whole, kill, scratched, seen
+from tests.kernel.staged import FILES, MOUNT, bring, command, filled, ids, is_whole, kill, scratched, seen
 from tests.kernel.staged import model as model  # fixtures
 from tests.kernel.staged import shm as shm
 from tests.kernel.view import mount, scratch
@@ -210,6 +210,26 @@ def test_mount_that_others_fill_is_full_before_the_copy_and_frees_what_it_took(m
     assert read_back(MOUNT / ".hosttune/tiny.partial") == {}
     filler.unlink()
     assert ids(bring("tiny", model), "fail") == set()
+    is_whole("tiny", FILES)
+
+
+@pytest.mark.parametrize("when", ["now", "later"])
+def test_mount_that_others_fill_during_the_copy_is_told_and_what_is_whole_is_kept(when: str, model: Path) -> None:
+    filler = MOUNT / "filler"
+
+    def fill(now: progress.Progress) -> None:
+        if now.event == "file" and not filler.exists():
+            filled(filler)
+
+    done = bring("tiny", model, told=fill, threads=1, when=when)
+    (found,) = [f for f in done.findings if f.status == "fail"]
+    assert found.id == "HT503" and "was filled by somebody else during the copy" in found.summary
+    assert manifest.load(LiveHost(), "tiny") is None
+    (told,) = [f for f in seen({}).findings if f.id == "HT502"]
+    assert told.hint.command == "hosttune stage drop tiny", "it takes memory, and can be seen and dropped"
+    filler.unlink()
+    assert ids(bring("tiny", model), "fail") == set()
+    assert ids(verify.verify(LiveHost(), ["tiny"]), "fail", "error") == set()
     is_whole("tiny", FILES)
 
 

@@ -15,7 +15,7 @@ from hosttune.core.model import Finding, Report
 from hosttune.core.stage import copy, declared, drop, later, manifest, verify
 from hosttune.core.wanted.profile import validate
 from tests.kernel.container import REPOSITORY
-from tests.kernel.staged import FILES, MOUNT, bring, command, ids, is_whole, kill, scratched, seen
+from tests.kernel.staged import FILES, MOUNT, bring, command, filled, ids, is_whole, kill, scratched, seen
 from tests.kernel.staged import model as model  # fixtures
 from tests.kernel.staged import shm as shm
 from tests.kernel.view import scratch
@@ -159,6 +159,16 @@ def test_verify_that_is_killed_before_its_note_is_simply_run_again(model: Path) 
     kill("verify", ("manifest", "dump", 1, "after"))
     assert staged().unhashed
     assert verified()[1].status == "ok" and not staged().unhashed
+
+
+def test_note_that_finds_no_room_is_told_and_is_made_the_next_time(model: Path) -> None:
+    bring("tiny", model, when="later")
+    filled(MOUNT / "filler")
+    report, found = verified()
+    assert (found.id, found.status, report.changed) == ("HT512", "warn", False) and "No space left" in found.summary
+    (MOUNT / "filler").unlink()
+    assert verified()[1].status == "ok"
+    is_whole("tiny", FILES)
 
 
 def test_who_is_not_root_compares_and_is_told_that_nothing_was_noted(model: Path) -> None:

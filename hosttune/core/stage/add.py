@@ -138,10 +138,11 @@ def _stage(host: Host, wanted: Wanted, seen: Plan, told: Told, threads: int) -> 
             over_ssh.copy(seen.source.machine, todo, is_whole, meter.count, wanted.pace)
         else:
             copy.copy(todo, threads, is_whole, meter.count, hashed, wanted.pace)
+        made = _seal(host, seen, tuple(files[file.path] for file in seen.source.files), meter.seconds)
     except (OSError, Refused) as e:
         copy.keep_only(partial, ["%s/%s" % (partial, path) for path in files])
         return [findings.failed(seen, e, len(files))]
-    _seal(host, seen, tuple(files[file.path] for file in seen.source.files), meter.seconds)
+    _remember(host, made)
     host.effects.append({"effect": "copy", "target": manifest.folder_of(name), "bytes": seen.need, "files": len(seen.todo)})
     meter.tell("end")
     return []
@@ -175,7 +176,7 @@ def _record(host: Host, name: str, files: Sequence[Staged], node: str = "", anew
     host.append(manifest.done_path(name), b"".join(lines))
 
 
-def _seal(host: Host, seen: Plan, files: Tuple[Staged, ...], seconds: float) -> None:
+def _seal(host: Host, seen: Plan, files: Tuple[Staged, ...], seconds: float) -> Manifest:
     """Rename, then the manifest: readers see all of the model or nothing, and trust it only with its manifest."""
     name, partial = seen.name, manifest.partial_path(seen.name)
     wrong = manifest.damage(host, partial, files)
@@ -188,7 +189,12 @@ def _seal(host: Host, seen: Plan, files: Tuple[Staged, ...], seconds: float) -> 
                     round(seconds, 3), seen.need, doubts)
     host.replace(manifest.manifest_path(name), manifest.dump(made), None)
     copy.remove(manifest.done_path(name))
+    return made
+
+
+def _remember(host: Host, made: Manifest) -> None:
+    """That it was staged, where a reboot does not take it away."""
     boot = (read_or_none(host, findings.BOOT_ID) or "").strip()
     note = json.dumps(asdict(Record(made.at, boot, made.seconds)), sort_keys=True).encode("ascii") + b"\n"
-    was = manifest.bytes_of(host, manifest.record_path(name))
-    host.replace(manifest.record_path(name), note, None if was is None else digest(was), 0o600)
+    was = manifest.bytes_of(host, manifest.record_path(made.name))
+    host.replace(manifest.record_path(made.name), note, None if was is None else digest(was), 0o600)

@@ -58,9 +58,9 @@ def not_comparable(have: Manifest, given: Origins) -> Finding:
                    evidence=tuple("%s: %s" % (manifest.shown(path), why) for path, why in list(given.lost.items())[:3]))
 
 
-def not_noted(have: Manifest) -> Finding:
-    """HT512: it was read and is well, by somebody who may not write that down."""
-    words = "%s is what was copied, all %d files of it, and root alone can note that" % (have.name, len(have.files))
+def not_noted(have: Manifest, why: str) -> Finding:
+    """HT512: it was read and is well, and that could not be written down."""
+    words = "%s is what was copied, all %d files of it, and %s" % (have.name, len(have.files), why)
     hint = Hint("sudo " + verify_command(have), "host", "reads it again", "apply")
     return finding("HT512", WARN, have.name, words, have="not noted", want="verified", hint=hint)
 
@@ -116,8 +116,11 @@ def failed(seen: Plan, e: Exception, files: int) -> Finding:
     kept = "%d of %d files are whole and kept" % (files, len(seen.source.files))
     again = seen.command
     if isinstance(e, OSError) and e.errno in (errno.ENOSPC, errno.ENOMEM):
-        full = replace(seen, too_much="the tmpfs was full before the copy began (%s); %s" % (e.strerror, kept))
-        return replace(does_not_fit(full), evidence=(str(e.filename or manifest.MOUNT),))
+        at = str(e.filename or manifest.MOUNT)
+        begun = not at.startswith(manifest.partial_path(seen.name) + "/")  # it is our own note that found no room
+        when = "was filled by somebody else during the copy" if begun else "was full before the copy began"
+        full = replace(seen, too_much="the tmpfs %s (%s); %s" % (when, e.strerror, kept))
+        return replace(does_not_fit(full), evidence=(at,))
     if isinstance(e, Refused):
         return finding("HT506", FAIL, seen.name, "%s was not staged: %s; %s" % (seen.name, e.what, kept),
                        hint=Hint(again, "host", "", "apply"), evidence=(manifest.shown(e.where), e.way_out))

@@ -205,7 +205,7 @@ def names(host: Host) -> List[str]:
     found = set()
     for entry in list_or_empty(host, OWN):
         stem, _, kind = entry.rpartition(".")
-        if kind in ("json", "partial") and _COPY.match(stem):
+        if kind in ("json", "partial", "done") and _COPY.match(stem):
             found.add(stem)
     return sorted(found)
 

@@ -33,8 +33,8 @@ CHUNK = 32 << 20
 BLOCK = 4096
 """Bytes: no disk's logical block is larger, and O_DIRECT wants whole ones (open(2))."""
 POPULATE_READ = 22
-"""MADV_POPULATE_READ of Linux 5.14. Where a write meets a page of the mapping that is not there yet, Linux 6.18 gives it up in the
-middle of a new huge page, clears the rest of that, and begins again (measured: 250 against 160 ms a GiB)."""
+"""MADV_POPULATE_READ of Linux 5.14. Where a write meets a page of the mapping that is not there yet, Linux 6.18 gives it up in
+the middle of a new huge page, clears the rest of that, and begins again (measured: 250 against 160 ms a GiB)."""
 MEMORY, CACHE, DISK, UNKNOWN = "memory", "cache", "disk", ""
 """Where bytes of a source lie: in a file system that is memory, in the page cache, still on a disk; or nobody says."""
 LATER = "let whatever writes there end, then run this again: files that are whole are kept"

@@ -130,13 +130,17 @@ def _said(have: Manifest, given: Origins, bad: Mapping[str, str], known: int) ->
 def _noted(host: Host, have: Manifest, read: _Read) -> Finding:
     """Write down what is known now, and say what is to be said of that."""
     if host.who().uid:
-        return findings.not_noted(have) if read.said.status == OK else read.said
+        return findings.not_noted(have, "root alone can note that") if read.said.status == OK else read.said
     with host.lock(manifest.LOCK, manifest.TURN_SECONDS):
         was = manifest.raw(host, have.name)
         if was is None or manifest.load(host, have.name) != have:
             return finding("HT502", ERROR, have.name, "%s was staged anew or dropped while it was read" % have.name,
                            hint=Hint(findings.verify_command(have), "host", "reads what is there now", "look"))
-        host.replace(manifest.manifest_path(have.name), manifest.dump(replace(have, files=read.files)), digest(was))
+        try:
+            host.replace(manifest.manifest_path(have.name), manifest.dump(replace(have, files=read.files)), digest(was))
+        except OSError as e:  # somebody else has filled the tmpfs
+            why = "that could not be noted: %s: %s" % (e.filename, e.strerror)
+            return findings.not_noted(have, why) if read.said.status == OK else read.said
     return read.said
 
 
