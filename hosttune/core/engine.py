@@ -307,11 +307,15 @@ def revert(
         return [_foreseen(host, e, knobs) for e in revertible(host, to)], found
     with host.lock(journal.LOCK, TURN_SECONDS):
         found += recover(host, knobs)
+        earlier: Dict[str, Optional[str]] = {}  # of each value that is taken back: what stood there before its later changes
         for entry in revertible(host, to):
             back = _undo(entry.step)
             try:
                 now = _now(host, entry.step, knobs)
-                if now == entry.step.before:  # a reboot, or a person, was faster
+                gone = now != entry.step.after and now == earlier.get(entry.step.target, entry.step.after)
+                if entry.step.effect in ("poke", "run"):
+                    earlier[entry.step.target] = entry.step.before
+                if now == entry.step.before or gone:  # a reboot, or a person, was faster: nothing of this change is left
                     journal.end(host, entry.number, "reverted")
                     continue
                 if now != entry.step.after:

@@ -96,6 +96,23 @@ def test_revert_leaves_alone_what_somebody_else_changed(box: Path) -> None:
     assert findings[0].hint.command.startswith("rm ")
 
 
+def test_a_change_of_which_nothing_is_left_below_a_later_one_is_taken_back_without_a_word(box: Path) -> None:
+    """A person set 2, hosttune 0 over it; a reboot made it 1, hosttune 0 once more. What goes back is what the reboot made."""
+    value = box / "value"
+
+    def step(host: Host, subject: str, have: str, want: str) -> Step:
+        return Step("HT101", subject, "poke", str(value), have, want)
+
+    made = Knob("HT101", "files", "", "", "0", lambda host: {"now": Reading(value.read_text().strip())}, step, lambda want: "")
+    for before in "121":
+        value.write_text(before + "\n")
+        assert tune(LiveHost(), {"files": made}, "0").changed
+    steps, findings = engine.revert(LiveHost(), {"HT101": made})
+    assert (len(steps), findings, value.read_text()) == (1, [], "1\n")
+    assert {e.state for e in journal.entries(LiveHost()) if not e.reverts} == {"reverted"}
+    assert engine.revert(LiveHost(), {"HT101": made}) == ([], [])
+
+
 def test_revert_to_an_entry_keeps_what_came_before(box: Path) -> None:
     knobs = knob(box, "a")
     tune(LiveHost(), knobs, "one")
