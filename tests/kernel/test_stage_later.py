@@ -180,6 +180,10 @@ def test_who_is_not_root_compares_and_is_told_that_nothing_was_noted(model: Path
     done = subprocess.run(argv, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "root alone can note that" in done.stdout and "sudo hosttune stage verify tiny" in done.stdout
+    for closed in (model / SHARD, model):
+        closed.chmod(0)
+        done = subprocess.run(argv, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, capture_output=True, text=True)
+        assert done.returncode == 1 and "EACCES" in done.stdout and "sudo hosttune stage verify tiny" in done.stdout
     assert staged().unhashed
 
 

@@ -181,7 +181,7 @@ def _seal(host: Host, seen: Plan, files: Tuple[Staged, ...], seconds: float) -> 
     name, partial = seen.name, manifest.partial_path(seen.name)
     wrong = manifest.damage(host, partial, files)
     if wrong:
-        raise Refused("the copy is not whole: " + wrong[0], partial, "hosttune stage add %s" % name)
+        raise Refused("the copy is not whole: " + wrong[0], partial, seen.command)
     copy.move(partial, manifest.folder_of(name))
     given = seen.source
     doubts = tuple((doubt.code, doubt.what, doubt.where) for doubt in seen.doubts if doubt.code != planned.PIN)
@@ -195,6 +195,6 @@ def _seal(host: Host, seen: Plan, files: Tuple[Staged, ...], seconds: float) -> 
 def _remember(host: Host, made: Manifest) -> None:
     """That it was staged, where a reboot does not take it away."""
     boot = (read_or_none(host, findings.BOOT_ID) or "").strip()
-    note = json.dumps(asdict(Record(made.at, boot, made.seconds)), sort_keys=True).encode("ascii") + b"\n"
+    note = json.dumps(asdict(Record(made.at, boot, made.seconds, made.source)), sort_keys=True).encode("ascii") + b"\n"
     was = manifest.bytes_of(host, manifest.record_path(made.name))
     host.replace(manifest.record_path(made.name), note, None if was is None else digest(was), 0o600)

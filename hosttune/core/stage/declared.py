@@ -31,8 +31,8 @@ def source_of(host: Host, profile: Profile, name: str) -> str:
     declared = sources(profile)
     if name in declared:
         return declared[name]
-    staged = manifest.load(host, manifest.check_name(name))
-    if staged is None:
+    staged = manifest.load(host, manifest.check_name(name)) or manifest.record(host, name)
+    if staged is None or not staged.source:
         raise Refused("the profile declares no model %s" % name, "models",
                       "known: %s; or name a directory: hosttune stage add %s --source DIR" % (
                           ", ".join(sorted(declared)) or "none", name))

@@ -51,7 +51,9 @@ def not_comparable(have: Manifest, given: Origins) -> Finding:
     words = "%s cannot be verified: of %d of %d files nobody knows a hash, and %s" % (
         have.name, len(given.lost), len(have.files), given.lost[first])  # fmt: skip
     hint = Hint(add_command(have), "host", "copies what has changed again, hashed", "apply")
-    if not given.changed:
+    if given.denied:
+        hint = Hint("sudo " + verify_command(have), "host", "reads what root alone may", "apply")
+    elif not given.changed:
         hint = Hint("hosttune stage drop %s && hosttune stage add %s --source DIR" % (model, model), "host",
                     "copies all of it again; or bring %s back, and verify again" % have.folder, "reconfigure")  # fmt: skip
     return finding("HT512", ERROR, have.name, words, have="not verified", want="verified", hint=hint,
@@ -141,6 +143,13 @@ def refused(name: str, e: Exception) -> Finding:
 def add_command(have: Manifest) -> str:
     """What stages it again from where it came from."""
     return "hosttune stage add %s --source %s" % (manifest.model_of(have.name), shlex.quote(have.source))
+
+
+def bring_back(host: Host, name: str) -> str:
+    """What stages a model again that no profile declares and that is not in memory any more. DIR where nobody noted its source."""
+    record = manifest.record(host, name)
+    source = shlex.quote(record.source) if record and record.source else "DIR"
+    return "hosttune stage add %s --source %s" % (manifest.model_of(name), source)
 
 
 def damaged(have: Manifest, wrong: List[str]) -> Finding:

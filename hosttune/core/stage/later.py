@@ -19,11 +19,12 @@ from .manifest import Manifest, Staged
 @dataclass(frozen=True)
 class Origins:
     """Of files without a known hash, by path in the model. real: the source's real path. lost: why there is none to compare
-    with. changed: it is there, and no longer what was copied."""
+    with. changed: it is there, and no longer what was copied. denied: it may be, and who asks may not look at it."""
 
     real: Mapping[str, str]
     lost: Mapping[str, str]
     changed: bool = False
+    denied: bool = False
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ def origins(host: Host, have: Manifest) -> Origins:
     """Where each file that was not hashed can be compared. Looks, reads nothing."""
     real: Dict[str, str] = {}
     lost: Dict[str, str] = {}
-    changed = False
+    changed = denied = False
     for file in have.unhashed:
         if file.sha256:
             continue
@@ -47,13 +48,15 @@ def origins(host: Host, have: Manifest) -> Origins:
             path = source.real_path(host, named)
             now = host.lstat(path)
         except OSError as e:
-            lost[file.path] = "its source %s is gone (%s)" % (manifest.shown(named), errname(e))
+            why = "is gone" if errname(e) in ("ENOENT", "ENOTDIR") else "cannot be looked at"
+            lost[file.path] = "its source %s %s (%s)" % (manifest.shown(named), why, errname(e))
+            denied = denied or errname(e) == "EACCES"
             continue
         if (now.type, now.size, now.mtime) == ("file", file.size, file.mtime):
             real[file.path] = path
         else:
             lost[file.path], changed = "its source %s has changed since" % manifest.shown(named), True
-    return Origins(real, lost, changed)
+    return Origins(real, lost, changed, denied)
 
 
 def still(host: Host, have: Manifest, given: Origins) -> Origins:
@@ -62,7 +65,7 @@ def still(host: Host, have: Manifest, given: Origins) -> Origins:
     real = {path: at for path, at in given.real.items() if now.real.get(path) == at}
     moved = {path: "its source %s moved while it was read" % manifest.shown(at) for path, at in given.real.items()
              if path not in real}  # fmt: skip
-    return Origins(real, {**moved, **given.lost, **now.lost}, given.changed or now.changed)
+    return Origins(real, {**moved, **given.lost, **now.lost}, given.changed or now.changed, given.denied)
 
 
 def rows(have: Manifest, given: Origins) -> List[Tuple[str, int, str, Tuple[str, ...], int]]:

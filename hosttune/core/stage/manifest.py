@@ -50,11 +50,13 @@ class Staged:
 
 @dataclass(frozen=True)
 class Record:
-    """That a model was staged: when, in which boot (its boot_id), and how long that took."""
+    """That a model was staged: when, in which boot (its boot_id), how long that took, and from which source ("" in the notes of
+    older versions)."""
 
     at: float
     boot: str
     seconds: float
+    source: str = ""
 
 
 @dataclass(frozen=True)

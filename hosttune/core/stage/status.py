@@ -59,7 +59,7 @@ def _gone(host: Host, known: AbstractSet[str]) -> List[Finding]:
     for name in names:
         record = manifest.record(host, name) if name not in known and manifest.model_of(name) == name else None
         if record:
-            hint = Hint("hosttune stage add %s --source DIR" % name, "host",
+            hint = Hint(findings.bring_back(host, name), "host",
                         "or hosttune stage drop %s, which forgets it" % name, "apply")  # fmt: skip
             out.append(replace(findings.vanished(host, name, record, hint), status=WARN))
     return out

@@ -9,7 +9,7 @@ chunk, and the source itself against the hub's hash, before a byte of it is take
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Callable, Dict, List, Mapping, Sequence, Tuple
+from typing import Callable, Collection, Dict, List, Mapping, Sequence, Tuple
 
 from ..catalogue import finding
 from ..door.host import Host, digest, errname
@@ -33,11 +33,12 @@ class _Read:
 
 
 def verify(host: Host, names: Sequence[str], told: Ticked = lambda done, total: None, threads: int = 0,
-           repair: bool = False, pace: Pace = FREE) -> Report:
+           repair: bool = False, pace: Pace = FREE, declared: Collection[str] = ()) -> Report:
     """Read every byte of these models (of all that are staged, if none is named) and compare digests. Writes only to repair,
     and to note the digests of what was not hashed before.
 
-    told(bytes read, bytes to read). pace: how hard the reading may work.
+    told(bytes read, bytes to read). pace: how hard the reading may work. declared: models whose name alone says where they come
+    from.
     A model that is named and not staged is a failure. Raises Refused and OSError.
     """
     tmpfs.see(host)
@@ -46,8 +47,9 @@ def verify(host: Host, names: Sequence[str], told: Ticked = lambda done, total: 
     for name in _copies(host, names):
         have = manifest.load(host, name)
         if have is None:
-            found.append(finding("HT501", FAIL, name, "%s is not staged" % name,
-                                 hint=Hint("hosttune stage add %s" % manifest.model_of(name), "host", "", "apply")))
+            model = manifest.model_of(name)
+            again = "hosttune stage add %s" % model if model in declared else findings.bring_back(host, model)
+            found.append(finding("HT501", FAIL, name, "%s is not staged" % name, hint=Hint(again, "host", "", "apply")))
             continue
         wrong = manifest.damage(host, manifest.folder_of(name), have.files)
         if wrong:
@@ -106,7 +108,9 @@ def _compare(host: Host, have: Manifest, given: Origins, threads: int, ticked: C
         given = later.still(host, have, given)
     except OSError as e:
         words = "%s could not be read: %s: %s" % (have.name, e.filename or folder, errname(e))
-        return _Read(finding("HT502", ERROR, have.name, words), {}, have.files)
+        hint = Hint("sudo " + findings.verify_command(have), "host", "reads what root alone may", "apply")
+        denied = errname(e) == "EACCES" and host.who().uid != 0
+        return _Read(finding("HT502", ERROR, have.name, words, hint=hint if denied else Hint()), {}, have.files)
     settled = later.settle(have, given, digests, bad)
     return _Read(_said(have, given, {**bad, **settled.wrong}, len(known)), {**bad, **settled.wrong}, settled.files)
 
@@ -183,7 +187,7 @@ def _mend(host: Host, have: Manifest, file: Staged, threads: int) -> int:
             raise Refused("its source is damaged too", source, "download that file again")
     ours = copy.chunk_digests(target, have.chunk, threads)
     if len(ours) != len(theirs):
-        raise Refused("its source has another length now", source, "hosttune stage add %s" % manifest.model_of(have.name))
+        raise Refused("its source has another length now", source, findings.add_command(have))
     numbers = [n for n, (a, b) in enumerate(zip(ours, theirs)) if a != b]
     copy.copy_chunks(source, target, numbers, have.chunk, threads=threads)
     return sum(min((n + 1) * have.chunk, file.size) - n * have.chunk for n in numbers)
