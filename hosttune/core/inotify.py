@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What no uevent announces, heard at files of a GPU: who closed its device node, wrote to its config space or to its `reset`.
 
-inotify(7), by ctypes: the standard library has no other way to it. Facts that this rests on, measured on kernels 6.12 and 6.18:
+inotify(7), by ctypes: the standard library has no other way to it. Facts that this rests on, measured on kernels 6.1 and 6.18:
 a watch opens no device and keeps no module; a close of /dev/nvidiaN is told, from a process that is killed too, and *before* the
 driver's own release (fs/file_table.c, __fput), so whoever hears it looks a moment later and again; writes to sysfs are told
 with the file they went to. Not told: what goes through another inode, as a container's own node or sysfs, and /proc/bus/pci.
@@ -44,7 +44,7 @@ class GpuFiles:
         self._told: Set[str] = set()
         self._events: Dict[int, Event] = {}
         self._watches: Dict[str, int] = {}
-        self._fd = self._asked(self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC), "inotify")
+        self._fd = self._asked(self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC), "GPU files")
 
     def fileno(self) -> int:
         """For select(2)."""

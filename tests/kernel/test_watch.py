@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from hosttune.core import ears, inotify, uevents
+from hosttune.core.registers import quiet
 from hosttune.core.wanted.profile import PATH
 from tests.kernel.fake_tree import FakeTrees
 from tests.kernel.mission import private_state
@@ -220,16 +221,43 @@ def test_what_is_done_to_a_gpus_files_is_heard_and_what_is_only_read_is_not(
     subprocess.run(["setpci", "-s", GPU, "CAP_EXP+8.w=2000:7000"], check=True)
     announce("change")  # a write to sysfs, as `echo 1 > reset` is
     assert heard() == [("write", GPU), ("reset", GPU)]
-    nodes.make("nvidia0", 1, 3)
-    nodes.make("nvidia1", 1, 3)
     (nodes.dev / "sdz").touch()
     (nodes.dev / "sdz").unlink()
+    assert heard() == []
+    nodes.make("nvidia0", 1, 3)
+    nodes.make("nvidia1", 1, 3)
     assert heard() == [("node", "/dev")]
     assert ear.listen([GPU, "0000:99:00.0"]) == {GPU}, "one that is not there is no trouble"
     for name in ("nvidia0", "nvidia1"):
         close_a_node(name)
     assert heard() == [("close", "/dev/nvidia0"), ("close", "/dev/nvidia1")]
     assert told == []
+
+
+def test_closes_are_looked_at_one_second_apart_and_an_announcement_at_once(
+    files: tuple[inotify.GpuFiles, list[str]],
+) -> None:
+    announcements = uevents.Uevents()
+    both = ears.Ears(announcements, files[0])
+
+    def wait() -> list[str]:
+        return [event["ACTION"] for event in both.wait(PATIENCE, lambda event: quiet(event) or of_null(event))]
+
+    close_a_node()
+    assert wait() == ["close"]
+    begin = time.monotonic()
+    for _ in range(1000):
+        close_a_node()
+    assert wait() == ["close"] and time.monotonic() - begin > 0.9 * ears.APART
+    close_a_node()
+    announce("change")
+    assert set(wait()) == {"reset", "close", "change"}, "which here is a write to the file that plays `reset`, too"
+    for _ in range(9000):
+        close_a_node("nvidia0")
+        close_a_node("nvidiactl")
+    told = both.wait(PATIENCE, quiet)
+    assert inotify.MISSED in told, "more than the queue has room for: any config space may have been written"
+    announcements.close()
 
 
 @pytest.mark.parametrize(("limit", "allowed", "why"), [("watches", 2, "ENOSPC"), ("instances", 0, "EMFILE")])

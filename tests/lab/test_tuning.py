@@ -2,7 +2,8 @@
 """Settings on a whole machine: made so, kept while GPUs come and go, kept over a reboot, and taken back without a trace.
 
 The tests share one guest and stand in the order in which they run. The played GPUs keep their registers when they are removed or
-their driver goes, which real ones do not: what a reset would do is written by hand before, with setpci, which no event announces.
+their driver goes, which real ones do not: what a reset would do is written before, with setpci through /proc/bus/pci, which
+nobody hears. Written through sysfs it is a person's value.
 """
 
 from __future__ import annotations
@@ -59,10 +60,15 @@ def apply(guest: Machine) -> dict[str, object]:
     return document
 
 
-def lose(guest: Machine, bdf: str) -> None:
-    """MaxReadReq back at its default: what a reset does."""
-    guest.run("setpci", "-s", bdf, "CAP_EXP+8.w=2000:7000", check=True)
-    assert device_control(guest, bdf) == "293f"
+def lose(guest: Machine, *bdfs: str) -> None:
+    """MaxReadReq back at its default: what a reset does, as silently."""
+    for bdf in bdfs:
+        guest.run("setpci", "-A", "linux-proc", "-s", bdf, "CAP_EXP+8.w=2000:7000", check=True)
+
+
+def use_a_gpu(guest: Machine) -> None:
+    """A process opens a GPU and ends."""
+    guest.run("sh", "-c", "exec 3<>/dev/nvidia0", check=True)
 
 
 def until(guest: Machine, wanted: set[str]) -> None:
@@ -132,18 +138,44 @@ def test_a_gpu_that_is_removed_and_comes_back_is_put_right_on_the_event(host: Ma
     assert journal.count("%s MaxReadReq: 512 → 4096" % GPUS[2]) >= 2, journal
 
 
+def test_a_reset_that_the_kernel_makes_keeps_the_register_and_one_inside_the_driver_is_put_right_when_a_node_is_closed(
+    host: Machine,
+) -> None:
+    serial = last_serial(host)
+    host.run("sh", "-c", "echo 1 > /sys/bus/pci/devices/%s/reset" % GPUS[3], check=True)
+    made = [w for w in writes(host, serial) if w.bdf == GPUS[3] and w.register == DEVCTL]
+    assert [w.value >> 15 for w in made if w.value >> 15] == [1], "a function level reset"
+    assert made[-1].value == 0x593F and made[-1].by != "setpci", "what the kernel had saved"
+    lose(host, GPUS[3])
+    use_a_gpu(host)
+    until(host, {"593f"})
+    until_it_says(host, "MaxReadReq was lost by %s:" % GPUS[3])
+
+
+def test_a_value_that_somebody_wrote_is_his_until_he_applies(host: Machine) -> None:
+    host.run("setpci", "-s", GPUS[4], "CAP_EXP+8.w=3000:7000", check=True)
+    until_it_says(
+        host, "%s: somebody wrote to its config space: MaxReadReq is 1024, want 4096; left as it is" % GPUS[4]
+    )
+    use_a_gpu(host)
+    lose(host, GPUS[6])
+    use_a_gpu(host)
+    until(host, {"593f", "393f"})
+    apply(host)
+    assert device_controls(host) == {"593f"}
+
+
 def test_a_driver_that_is_loaded_again_finds_its_registers_right(host: Machine) -> None:
     host.run("modprobe", "-r", "nvidia-uvm", "nvidia", check=True)
-    for bdf in GPUS:
-        lose(host, bdf)
+    lose(host, *GPUS)
     host.run("modprobe", "nvidia", check=True)
     until(host, {"593f"})
     host.run("modprobe", "nvidia-uvm", "major=509", check=True)
 
 
-def test_what_no_event_announces_is_told_by_the_recheck_and_changed_by_nobody(host: Machine) -> None:
+def test_what_somebody_wrote_is_told_by_the_recheck_and_changed_by_nobody(host: Machine) -> None:
     assert host.run("systemctl", "start", RECHECK, timeout=PATIENCE).returncode == 0, said(host, RECHECK)
-    lose(host, GPUS[5])
+    host.run("setpci", "-s", GPUS[5], "CAP_EXP+8.w=2000:7000", check=True)
     assert host.run("systemctl", "start", RECHECK, timeout=PATIENCE).returncode != 0
     assert "would change %s MaxReadReq" % GPUS[5] in said(host, RECHECK)
     assert device_control(host, GPUS[5]) == "293f"

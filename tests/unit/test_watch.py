@@ -155,6 +155,17 @@ def silent(machine: ReplayHost) -> None:
     machine.view = merge(machine.view, {"files": {CONFIG: {"hex": "ff" * 256}}})
 
 
+def unwanted(machine: ReplayHost) -> None:
+    machine.view = merge(machine.view, {"files": {PATH: '{"mode": "apply"}'}})
+
+
+def spoilt(machine: ReplayHost) -> None:
+    machine.view = merge(machine.view, {"files": {PATH: "{"}})
+
+
+SPOILT = "%s: this is not JSON\n  fix: ansible-playbook hosttune.hosttune.site writes it anew" % PATH
+
+
 def again(machine: ReplayHost) -> None:
     machine.view = merge(machine.view, {"files": {CONFIG: config(0x593F)}})
 
@@ -173,10 +184,15 @@ def again(machine: ReplayHost) -> None:
         ((GPU,), [lost, [WRITE], [ELSEWHERE], []], LEFT, 0x293F),
         ((GPU,), [lost, [WRITE], [BIND]], [*LEFT, "bind 0000:11:00.0:", BACK[1]], 0x593F),
         ((GPU,), [lost, [WRITE], again, [WRITE], lost, [CLOSE]], LEFT + BACK, 0x593F),
+        ((GPU,), [lost, [WRITE], [uevents.LOST]], [*LEFT, "lost:", BACK[1]], 0x593F),
+        ((GPU,), [unwanted, [ELSEWHERE], lost, [WRITE], [CLOSE]], [], 0x293F),
+        ((GPU,), [lost, [WRITE], unwanted, [ELSEWHERE], [WRITE]], LEFT, 0x293F),
+        ((GPU,), [spoilt, lost, [CLOSE], [CLOSE]], ["MaxReadReq was lost by 0000:11:00.0: " + SPOILT], 0x293F),
         ((), [lost, [CLOSE], []], [], 0x293F),
     ],
     ids=["closed", "in-time", "after-the-close", "while-it-resets", "nothing-lost", "by-hand", "written-and-closed", "missed",
-         "another-comes-back", "it-comes-back", "by-hand-and-back", "nobody-is-heard"],
+         "another-comes-back", "it-comes-back", "by-hand-and-back", "announcements-missed", "no-longer-wanted",
+         "by-hand-and-no-longer-wanted", "bad-profile", "nobody-is-heard"],
 )  # fmt: skip
 def test_a_register_that_nobody_wrote_is_put_right_and_one_that_somebody_wrote_is_left(
     heard: tuple[str, ...], waits: list[Any], told: list[str], left: int
@@ -204,6 +220,36 @@ def test_it_sleeps_for_ever_where_no_register_is_declared_or_heard() -> None:
         story = Story(host(profile=profile), [], heard=heard)
         story.told()
         assert story.asked[0] == idle, (profile, heard)
+
+
+def test_after_a_close_it_looks_again_soon_since_the_driver_acts_on_it_later() -> None:
+    story = Story(host(), [CLOSE], [], heard=(GPU,))
+    story.told()
+    assert story.asked == [60.0, 2.0, 60.0]
+
+
+def test_a_node_that_is_new_is_listened_to_and_nothing_is_forgotten_for_it() -> None:
+    story, asked = Story(host(), [CLOSE], [dict(CLOSE, ACTION="node", DEVPATH="/dev")], []), list[bool]()
+
+    def listen(forget: bool) -> frozenset[str]:
+        asked.append(forget)
+        return frozenset({GPU})
+
+    watch.watch(story.machine, story.said.append, story.wait, listen, lambda: story.time)
+    assert asked == [True, False], "at the start, after its own writes; and then"
+
+
+def test_what_somebody_writes_while_the_watch_begins_to_listen_is_his() -> None:
+    """hosttune's own writes are forgotten then, and his with them: so the register is read once more."""
+    machine = host(0x293F)
+    story = Story(machine, [CLOSE], [], heard=(GPU,))
+
+    def listen(forget: bool) -> frozenset[str]:
+        lost(machine)
+        return frozenset({GPU})
+
+    assert watch.watch(machine, story.said.append, story.wait, listen, lambda: story.time) == 0
+    assert register(machine) == 0x293F and story.said[1:] == ["start:", BACK[1]]
 
 
 def test_what_waited_for_a_process_is_put_right_when_it_closes_its_files() -> None:
