@@ -174,10 +174,11 @@ def verify(models: tuple[str, ...], limit: float | None, nice: int | None, repai
            output: Output) -> int:  # fmt: skip
     """Read every byte of each MODEL (of all that are staged) and compare with its digests; what was not hashed when it was
     copied, with the hub's hash or with its source."""
-    line = Line()
-    report = verifying.verify(LiveHost(), models, line.read, repair=repair, pace=Pace(limit or 0, nice or 0))
+    profile, line = load(profile_path), Line()
+    report = verifying.verify(LiveHost(), models, line.read, repair=repair, pace=Pace(limit or 0, nice or 0),
+                              declared=frozenset(profile.models))  # fmt: skip
     line.end()
-    return output.emit(report, load(profile_path))
+    return output.emit(report, profile)
 
 
 @command.command(name="drop", short_help="remove a model from memory")

@@ -13,7 +13,7 @@ import pytest
 
 from hosttune import preflight
 from hosttune.core.door.live import LiveHost
-from hosttune.core.model import Report
+from hosttune.core.model import Refused, Report
 from hosttune.core.stage import declared, drop, manifest, nodes, pages, space, tmpfs, verify
 from hosttune.core.wanted.profile import Profile, validate
 from tests.kernel.staged import FILES, MOUNT, bring, ids, is_whole, kill, scratched, seen
@@ -171,11 +171,35 @@ def test_wipe_is_told_from_a_reboot_and_from_what_was_never_staged(model: Path) 
     assert "since the machine was started anew" in found.summary
     (undeclared,) = seen({}).findings
     assert (undeclared.id, undeclared.status) == ("HT501", "warn"), "a boot brings back what is declared"
+    assert undeclared.hint.command == "hosttune stage add tiny --source %s" % model
     drop.drop(LiveHost(), "tiny")
     assert seen({}).findings == () and said() == {"HT501"}
     bring("tiny", model)
     drop.drop(LiveHost(), "tiny")
     assert said() == {"HT501"} and not record.exists(), "what its owner dropped was not wiped"
+
+
+def test_command_for_what_a_reboot_took_can_be_pasted_and_the_name_alone_is_enough() -> None:
+    model = plain(scratch("a model"), FILES)
+    bring("tiny", model)
+    unmount(MOUNT)
+    told = [seen({}), verify.verify(LiveHost(), ["tiny"])]
+    assert {f.hint.command for report in told for f in report.findings} == {"hosttune stage add tiny --source '%s'" % model}
+    (known,) = verify.verify(LiveHost(), ["tiny"], declared=["tiny"]).findings
+    assert known.hint.command == "hosttune stage add tiny", "the profile says where a declared one comes from"
+    assert ids(declared.bring(LiveHost(), Profile(), "tiny"), "fail", "error") == set()
+    is_whole("tiny", FILES)
+
+
+def test_note_of_an_older_version_names_no_source_and_says_as_much(model: Path) -> None:
+    bring("tiny", model)
+    unmount(MOUNT)
+    record = Path(manifest.record_path("tiny"))
+    record.write_text(json.dumps({key: value for key, value in json.loads(record.read_text()).items() if key != "source"}))
+    (found,) = seen({}).findings
+    assert found.id == "HT509" and found.hint.command == "hosttune stage add tiny --source DIR"
+    with pytest.raises(Refused, match="declares no model tiny"):
+        declared.bring(LiveHost(), Profile(), "tiny")
 
 
 def test_engines_need_of_memory_counts_in_the_sum(model: Path) -> None:
