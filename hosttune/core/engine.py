@@ -17,10 +17,11 @@ from . import journal
 from .catalogue import finding
 from .door.glance import Glance
 from .door.host import TEMP, Host, bytes_or_none, digest, errname, read_or_none
+from .failures import Unclosed, failed, program_failed, short, unclosed, way_out
 from .journal import Entry
 from .judge import check, plan
 from .machine import sysfs
-from .model import ERROR, FAIL, LOOK, WARN, Finding, Hint, Knob, Reading, Refused, Step
+from .model import WARN, Finding, Hint, Knob, Reading, Refused, Step
 
 __all__ = ["check", "plan", "apply", "tune", "revert", "recover"]
 
@@ -37,21 +38,29 @@ def apply(host: Host, steps: Sequence[Step], knobs: Mapping[str, Knob], promises
     Nothing is opened for writing when there are no steps. A failed step does not stop the others. Refused, with nothing
     changed, when hosttune's own lock or journal cannot be had.
     """
+    return _apply(host, steps, knobs, promises)[0]
+
+
+def _apply(
+    host: Host, steps: Sequence[Step], knobs: Mapping[str, Knob], promises: Sequence[Step] = ()
+) -> Tuple[List[Finding], List[Step]]:
+    """The findings, and the steps that this run has made itself."""
     if not steps:
-        return []
+        return [], []
     journal.refuse_foreign(host)
     try:
         with host.lock(journal.LOCK, TURN_SECONDS):
             return _apply_locked(host, steps, knobs, promises)
     except OSError as e:  # the lock or the journal: nothing was begun
-        raise Refused("%s: nothing was changed" % errname(e), str(e.filename or journal.STATE), _way_out(e))
+        raise Refused("%s: nothing was changed" % errname(e), str(e.filename or journal.STATE), way_out(e))
 
 
 def _apply_locked(
     host: Host, steps: Sequence[Step], knobs: Mapping[str, Knob], promises: Sequence[Step]
-) -> List[Finding]:
+) -> Tuple[List[Finding], List[Step]]:
     settled = recover(host, knobs)
     found: List[Finding] = []
+    made: List[Step] = []
     number = first = journal.last(host)  # nobody else writes to it under the lock
     for promise in promises:
         number += 1
@@ -61,73 +70,15 @@ def _apply_locked(
             if _now(host, step, knobs) != step.after:  # else another run was faster
                 number += 1
                 _do(host, step, knobs, number)
-        except _Unclosed as e:
-            found.append(_unclosed(step, e))
+                made.append(step)
+        except Unclosed as e:
+            made.append(step)
+            found.append(unclosed(step, e))
         except (OSError, Refused) as e:
-            found.append(_failed(host, step, e, knobs))
+            found.append(failed(host, step, e, knobs))
     for offset in range(len(promises) if found else 0):
         _close(host, first + 1 + offset, "dropped")
-    return settled + found
-
-
-class _Unclosed(Exception):
-    """The change is made, and what comes after it failed: the read-back, or the journal's last word."""
-
-    def __init__(self, what: str, e: OSError) -> None:
-        self.what, self.error = what, e
-        super().__init__(what)
-
-
-def _unclosed(step: Step, e: _Unclosed) -> Finding:
-    why = "%s%s" % (errname(e.error), " (%s)" % e.error.filename if e.error.filename else "")
-    return finding(
-        "HT906",
-        ERROR,
-        step.target,
-        "was changed, but %s: %s; the next run settles it" % (e.what, why),
-        hint=_hint(e.error, step),
-    )
-
-
-_WAYS_OUT = {
-    "EACCES": "run it as root; on Proxmox VE EACCES under /etc/pve also means: no quorum (pvecm status)",
-    "EPERM": "run it as root",
-    "EROFS": "the file system is read-only: is this a container?",
-    "ENOSPC": "df -h %s  # free space on that file system",
-    "EDQUOT": "df -h %s  # free space on that file system",
-    "EIO": "systemctl status pve-cluster",
-}
-_PROSE = ("EACCES", "EPERM", "EROFS")
-"""Of these the way out is no command: in a hint, which people paste, it stands behind a `#`."""
-_PACKAGES = {"setpci": "pciutils"}
-
-
-def _way_out(e: OSError) -> str:
-    text = _WAYS_OUT.get(errname(e), "")
-    return text % (e.filename or journal.STATE) if "%s" in text else text
-
-
-def _hint(e: OSError, step: Step) -> Hint:
-    text = _way_out(e)
-    return Hint(("# " if errname(e) in _PROSE else "") + text, "host") if text else _explain(step)
-
-
-def _explain(step: Step) -> Hint:
-    return Hint("hosttune explain " + step.knob, "host", action=LOOK)
-
-
-def _failed(host: Host, step: Step, e: Exception, knobs: Mapping[str, Knob]) -> Finding:
-    if isinstance(e, OSError):
-        text = "%s: %s%s" % (errname(e), e.strerror, " (%s)" % e.filename if e.filename else "")
-        hint, likely = _hint(e, step), _likely(step, knobs)
-        if not _way_out(e) or errname(e) == "EPERM" and host.who().uid == 0:
-            text, hint = text + likely, _explain(step)
-    else:
-        text, way_out = getattr(e, "what", str(e)), getattr(e, "way_out", "")
-        text = text if way_out else text + _likely(step, knobs)
-        hint = Hint(way_out, "host") if way_out else _explain(step)
-    values = {} if step.effect == "replace" else {"have": step.before or "", "want": step.after or ""}
-    return finding(step.knob, FAIL, step.subject, "%s was not written: %s" % (step.target, text), hint=hint, **values)
+    return settled + found, made
 
 
 def _do(host: Host, step: Step, knobs: Mapping[str, Knob], number: int, reverts: int = 0) -> None:
@@ -144,31 +95,21 @@ def _do(host: Host, step: Step, knobs: Mapping[str, Knob], number: int, reverts:
     try:
         now = _now(host, step, knobs)
     except OSError as e:
-        raise _Unclosed("it could not be read back", e) from None
+        raise Unclosed("it could not be read back", e) from None
     if now != step.after:
         _close(host, number, "failed")
-        raise Refused("it did not stick: wrote %s, read back %s" % (_short(step.after), _short(now)), step.target)
+        raise Refused("it did not stick: wrote %s, read back %s" % (short(step.after), short(now)), step.target)
     try:
         journal.end(host, number, "done")
     except OSError as e:
-        raise _Unclosed("the journal could not be closed", e) from None
+        raise Unclosed("the journal could not be closed", e) from None
     return None
-
-
-def _likely(step: Step, knobs: Mapping[str, Knob]) -> str:
-    """Why a value is not taken: the last words of what is told."""
-    knob = knobs.get(step.knob)
-    return "; likely: " + (knob.if_ignored if knob and knob.if_ignored else "the device or the kernel ignores this value")
 
 
 def _close(host: Host, number: int, event: str) -> None:
     """Close an entry whose own trouble is the message; where the disk is full too, the next run closes it."""
     with contextlib.suppress(OSError):
         journal.end(host, number, event)
-
-
-def _short(value: Optional[str]) -> str:
-    return "nothing" if value is None else value if len(value) < 40 else "%d characters" % len(value)
 
 
 def _effect(host: Host, step: Step) -> None:
@@ -180,9 +121,7 @@ def _effect(host: Host, step: Step) -> None:
     elif step.effect == "run":
         ran = host.execute(step.argv)
         if ran.rc:
-            program, said = step.argv[0], "; ".join(dict.fromkeys((ran.err or ran.out).strip().splitlines()))
-            install = "apt install " + _PACKAGES[program] if ran.rc == 127 and program in _PACKAGES else ""
-            raise Refused("%s exited %d: %s" % (program, ran.rc, said), step.target, install)
+            raise program_failed(step, ran)
     elif step.effect == "code":
         _place_code(host, step)
     elif step.after is None:
@@ -258,8 +197,8 @@ def recover(host: Host, knobs: Mapping[str, Knob]) -> List[Finding]:
                     WARN,
                     entry.step.target,
                     "a run was cut short while it changed this, and it is now neither the old nor the new state",
-                    have=_short(now),
-                    want=_short(entry.step.after),
+                    have=short(now),
+                    want=short(entry.step.after),
                     hint=Hint(journal.restore_line(entry), "host", "puts the state before the change back", "apply"),
                 )
             )
@@ -330,11 +269,11 @@ def revert(
                 _do(host, back, knobs, 1 + journal.last(host), reverts=entry.number)
                 steps.append(back)
                 journal.end(host, entry.number, "reverted")
-            except _Unclosed as e:
+            except Unclosed as e:
                 steps.append(back)
-                found.append(_unclosed(back, e))
+                found.append(unclosed(back, e))
             except (OSError, Refused) as e:
-                found.append(_failed(host, back, e, knobs))
+                found.append(failed(host, back, e, knobs))
     return steps, found
 
 
@@ -363,7 +302,7 @@ def _by_content(entry: Entry, now: Optional[str]) -> Step:
 
     step = entry.step
     if now is None or step.before is None or step.after is None or not undo.applies(step.effect, step.subject, step.target):
-        what = "it is no longer what hosttune wrote (now %s, wrote %s)" % (_short(now), _short(step.after))
+        what = "it is no longer what hosttune wrote (now %s, wrote %s)" % (short(now), short(step.after))
         raise Refused(what, step.target, journal.restore_line(entry))
     return replace(_undo(step), before=now, after=undo.taken_out(now, step.before, step.after, step.target))
 
@@ -396,7 +335,8 @@ def wants_of(names: Sequence[str], declared: Optional[Mapping[str, str]], knobs:
 
 @dataclass(frozen=True)
 class Tuned:
-    """What tune saw and did. `findings` are those after the change; `steps` those done (or, in a dry run, to do)."""
+    """What tune saw and did. `findings` are those after the change; `steps` those that it has made itself (another run may have
+    been faster), or in a dry run those to do."""
 
     findings: List[Finding]
     steps: List[Step]
@@ -412,11 +352,10 @@ def tune(
     steps = [step for _, more in planned for step in more]
     if dry_run or not steps:
         return Tuned([f for found, _ in planned for f in found], steps, bool(steps))
-    failed = apply(host, steps, by_id)
-    undone = {(f.id, f.subject) for f in failed}
+    told, made = _apply(host, steps, by_id)
+    undone = {(f.id, f.subject) for f in told}
     look = Glance(host)
     after = [
         f for name, want in wants.items() for f in check(knobs[name], look, want) if (f.id, f.subject) not in undone
     ]
-    done = [s for s in steps if (s.knob, s.subject) not in undone]
-    return Tuned(failed + after, done, bool(done))
+    return Tuned(told + after, made, bool(made))

@@ -34,6 +34,7 @@ from hosttune.core import engine
 from hosttune.core.door.live import LiveHost
 from hosttune.core.knobs import BY_ID, KNOBS
 done = engine.tune(LiveHost(), %r, KNOBS, BY_ID, dry_run=False)
+print(len(done.steps))
 sys.exit(not all(f.status == "ok" for f in done.findings))
 """ % (WANTS,)
 ARGV = ["env", f"PYTHONPATH={REPOSITORY}", sys.executable, "-c", APPLY]
@@ -112,12 +113,12 @@ def test_of_two_at_once_one_waits_and_finds_it_done(target: Target) -> None:
     with LOCK.open("a") as handle:
         LOCK.chmod(0o600)
         fcntl.flock(handle, fcntl.LOCK_EX)
-        both = [subprocess.Popen(ARGV) for _ in range(2)]
+        both = [subprocess.Popen(ARGV, stdout=subprocess.PIPE, text=True) for _ in range(2)]
         while not all(_has_open(process.pid, LOCK) for process in both):  # each has planned its changes, and wants the lock
             assert [process.poll() for process in both] == [None, None]
         assert target.state() == OLD
-    assert [process.wait(timeout=60) for process in both] == [0, 0]
-    assert target.state() == NEW
+    assert sorted(process.communicate(timeout=60)[0] for process in both) == ["0\n", "3\n"], "each tells what it did itself"
+    assert [process.returncode for process in both] == [0, 0] and target.state() == NEW
     assert [entry.state for entry in journal.entries(LiveHost())] == ["done"] * 3, "each change was made once"
 
 
