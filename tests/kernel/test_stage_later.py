@@ -12,7 +12,7 @@ import pytest
 
 from hosttune.core.door.live import LiveHost
 from hosttune.core.model import Finding, Report
-from hosttune.core.stage import copy, declared, drop, later, manifest, verify
+from hosttune.core.stage import copy, declared, drop, later, manifest, nodes, verify
 from hosttune.core.wanted.profile import validate
 from tests.kernel.container import REPOSITORY
 from tests.kernel.staged import FILES, MOUNT, bring, command, filled, ids, is_whole, kill, scratched, seen
@@ -159,6 +159,24 @@ def test_verify_that_is_killed_before_its_note_is_simply_run_again(model: Path) 
     kill("verify", ("manifest", "dump", 1, "after"))
     assert staged().unhashed
     assert verified()[1].status == "ok" and not staged().unhashed
+
+
+def test_second_copy_of_an_unverified_one_is_compared_with_the_source_and_not_with_that(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = str(nodes.with_memory(LiveHost())[0])
+    both = (nodes.Copy("tiny", node), nodes.Copy("tiny@node1", node))  # this machine may have one node only
+    monkeypatch.setattr(nodes, "copies", lambda host, name, placement: both)
+    profile = validate({"models": {"tiny": {"source": str(model), "placement": "per-node", "hash": "later"}}})
+    declared.bring(LiveHost(), profile, "tiny")
+    second = manifest.load(LiveHost(), "tiny@node1")
+    assert second and second.folder == str(model) and second.unhashed
+    for copied in ("tiny", "tiny@node1"):
+        scratched(MOUNT / copied / SHARD, 1 << 20)
+    report = verify.verify(LiveHost(), ["tiny"])
+    assert [(f.subject, f.status) for f in report.findings] == [("tiny", "fail"), ("tiny@node1", "fail")]
+    mended = verify.verify(LiveHost(), ["tiny"], repair=True)
+    assert ids(mended, "fail", "error") == set() and (MOUNT / "tiny@node1" / SHARD).read_bytes() == FILES[SHARD]
 
 
 def test_note_that_finds_no_room_is_told_and_is_made_the_next_time(model: Path) -> None:

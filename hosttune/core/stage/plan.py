@@ -132,10 +132,12 @@ def _copies_to_come(host: Host, wanted: Wanted, copy: Copy) -> int:
 
 
 def _source(host: Host, wanted: Wanted, copy: Copy, staged: Optional[Manifest]) -> Source:
-    """The source's files. Copies after the first come from it, from memory to memory. Another machine is not asked while the
+    """The source's files. Copies after the first come from it, from memory to memory, if it was hashed: what a copy of an
+    unverified one is compared with must not be that one. Another machine is not asked while the
     staged model is whole: what is staged answers for it."""
     first = manifest.load(host, wanted.name) if copy.name != wanted.name else None
-    if first and first.source == wanted.spec and not manifest.damage(host, manifest.folder_of(first.name), first.files):
+    good = first is not None and first.source == wanted.spec and not first.unhashed
+    if first and good and not manifest.damage(host, manifest.folder_of(first.name), first.files):
         return _as_source(first, manifest.folder_of(first.name))
     sound = staged is not None and staged.source == wanted.spec and not manifest.damage(
         host, manifest.folder_of(copy.name), staged.files)
