@@ -231,9 +231,12 @@ def watching(host: Host, say: Say) -> int:
 def with_profile(profile: Profile) -> Tuple[Dict[str, Knob], Dict[str, Knob]]:
     """The knobs by name and by id, the boot units bound to this profile and this code. Without a profile: as they are."""
     from . import corezip
+    from .stage import source
 
     if not profile.plain:
         return KNOBS, BY_ID
     text = json.dumps(profile.plain, indent=1, sort_keys=True) + "\n"
-    bound = boot_units.bound(text, "sha256:" + digest(corezip.archive()))
+    # hf: is no reason to wait: at boot it means the cache on this machine, and nothing is fetched.
+    far = any(source.ssh_of(str(model["source"])) for model in profile.models.values())
+    bound = boot_units.bound(text, "sha256:" + digest(corezip.archive()), far)
     return dict(KNOBS, **{bound.name: bound}), dict(BY_ID, **{bound.id: bound})

@@ -103,6 +103,28 @@ def test_guests_wait_for_settings_and_nodes_but_for_no_copy() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("sources", "waits"),
+    [
+        ([], False),
+        (["/srv/m", "hf:org/m@main"], False),  # at boot hf: is the cache of this machine
+        (["/srv/m", "ssh:far:/srv/m"], True),
+    ],
+)
+def test_a_boot_waits_for_a_network_only_for_a_model_of_another_machine(sources: list[str], waits: bool) -> None:
+    models = {"m%d" % number: {"source": spec} for number, spec in enumerate(sources)}
+    by_name, _ = boot.with_profile(validate(dict(APPLY, models=models)))
+    sha = "sha256:" + digest(corezip.archive())
+    absent = {"files": {boot_units.code_path(sha): {"errno": "ENOENT"}, PATH: {"errno": "ENOENT"}}}
+    _, steps = engine.plan(by_name["boot-units"], ReplayHost(merge(merge(MACHINE, SYSTEMD), absent)), "on")
+    texts = {step.target: step.after or "" for step in steps}
+    asking = [path for path, text in texts.items() if "network" in text and path != PATH]
+    assert asking == (["/etc/systemd/system/" + boot_units.STAGE_UNIT] if waits else [])
+    if waits:
+        lines = texts[asking[0]].splitlines()
+        assert "Wants=network-online.target" in lines and "After=network-online.target" in lines
+
+
 def before(text: str) -> list[str]:
     (line,) = [line for line in text.splitlines() if line.startswith("Before=")]
     return line.removeprefix("Before=").split()
@@ -174,9 +196,10 @@ def test_without_systemd_or_a_profile_nothing_is_kept() -> None:
         assert found.status == "skip"
 
 
-def test_systemd_takes_the_units_without_a_word(tmp_path: Path) -> None:
+@pytest.mark.parametrize("network", [False, True])
+def test_systemd_takes_the_units_without_a_word(network: bool, tmp_path: Path) -> None:
     for name in boot_units.NAMES:
-        (tmp_path / name).write_text(boot_units.unit(name, "/usr/bin/true").replace("-I ", ""))
+        (tmp_path / name).write_text(boot_units.unit(name, "/usr/bin/true", network).replace("-I ", ""))
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", *map(str, tmp_path.iterdir())], capture_output=True, text=True
     )

@@ -70,7 +70,7 @@ _STAGES = {
         "what": "models into memory",
         "stage": "models",
         "seconds": 3600,
-        "after": "local-fs.target network-online.target dev-shm-models.mount pve-cluster.service hosttune-devices.service",
+        "after": "local-fs.target dev-shm-models.mount pve-cluster.service hosttune-devices.service",
         "before": "",  # a copy takes minutes, and no guest waits for it: its bind is there, and fills
     },
 }
@@ -134,9 +134,15 @@ AT_ONCE = (WATCH_UNIT, TIMER)
 """Those that are started when they are enabled: the others have their turn at the next boot."""
 
 
-def unit(name: str, code: str) -> str:
-    """The text of one unit that runs the code at that path."""
-    return _UNIT % dict(_STAGES[name], code=code) if name in _STAGES else _MORE[name] % {"code": code}
+_NETWORK = "Wants=network-online.target\nAfter=network-online.target\n"
+"""After= alone waits for what nobody may have asked for (systemd.special(7))."""
+
+
+def unit(name: str, code: str, network: bool = False) -> str:
+    """The text of one unit that runs the code at that path. network: a model comes from another machine, and its copy waits until
+    that can be reached; else no boot waits for a network."""
+    text = _UNIT % dict(_STAGES[name], code=code) if name in _STAGES else _MORE[name] % {"code": code}
+    return text.replace("After=", _NETWORK + "After=", 1) if network and name == STAGE_UNIT else text
 
 
 def code_path(sha: str) -> str:
@@ -144,10 +150,11 @@ def code_path(sha: str) -> str:
     return "%s/core-%s.pyz" % (CODE, sha.split(":")[1][:12])
 
 
-def bound(profile: str, sha: str) -> Knob:
-    """The knob for this profile text and this code. Wants: "on" keeps the units, "off" takes them out of the boot."""
+def bound(profile: str, sha: str, network: bool = False) -> Knob:
+    """The knob for this profile text and this code. Wants: "on" keeps the units, "off" takes them out of the boot. network: as
+    `unit` takes it."""
     code = code_path(sha)
-    texts = {PATH: profile, **{"%s/%s" % (UNITS, name): unit(name, code) for name in NAMES}}
+    texts = {PATH: profile, **{"%s/%s" % (UNITS, name): unit(name, code, network) for name in NAMES}}
 
     def read(host: Host) -> Dict[str, Reading]:
         return {subject: read_one(host, subject) for subject in ("code", *texts, *ENABLED)}
