@@ -12,11 +12,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple
 
-from .door.host import Host
+from .door.host import Host, read_or_none
 from .gpu import own
 from .inotify import QUIET, WRITE
 from .knobs import pcie_max_read_request
 from .model import FAIL, OK, Finding, Knob, Reading
+from .pci import bus
 from .uevents import LOST, Event
 
 KNOB = pcie_max_read_request.PCIE_MAX_READ_REQUEST
@@ -116,7 +117,8 @@ class Registers:
         self.by_hand.discard(bdf)
 
     def _have(self, bdf: str) -> Optional[str]:
-        reading = own.guarded(self.host, bdf, pcie_max_read_request.one)
+        """None where it does not answer, or sleeps."""
+        reading = own.guarded(self.host, bdf, _awake)
         return None if reading.error or reading.skip else reading.have
 
     def _computes(self, bdf: str) -> bool:
@@ -131,6 +133,12 @@ class Registers:
             return {bdf: Reading(skip=BY_HAND) if bdf in self.by_hand else found[bdf] for bdf in found}
 
         return dict(knobs, **{KNOB.name: replace(KNOB, read=read)})
+
+
+def _awake(host: Host, bdf: str) -> Reading:
+    if (read_or_none(host, "%s/%s/power/runtime_status" % (bus.DEVICES, bdf)) or "").strip() == "suspended":
+        return Reading(skip="it sleeps: a read would wake it, and the kernel keeps its registers meanwhile")
+    return pcie_max_read_request.one(host, bdf)
 
 
 def _holds_files(host: Host, pid: int) -> bool:

@@ -16,6 +16,7 @@ from hosttune.core.wanted.profile import PATH
 
 GPU = "0000:11:00.0"
 CONFIG = "/sys/bus/pci/devices/%s/config" % GPU
+STATUS = "/sys/bus/pci/devices/%s/power/runtime_status" % GPU
 SETPCI = "setpci -s %s CAP_EXP+8.w=5000:7000" % GPU
 CASES = Path(__file__).parents[1] / "cases/knobs"
 MACHINE = json.loads((CASES / "mrrs-512-to-4096.json").read_text())["machine"]
@@ -36,7 +37,7 @@ def config(control: int) -> dict[str, str]:
 def host(control: int = 0x593F, profile: Any = PROFILE, **more: Any) -> ReplayHost:
     done = {SETPCI: {"rc": 0, "then": {"files": {CONFIG: config(0x593F)}}}}
     files = {PATH: profile if isinstance(profile, str) else json.dumps(profile), boot.OFF: {"errno": "ENOENT"},
-             "/proc/driver/nvidia/version": "NVRM version: 595.71.05\n", CONFIG: config(control)}  # fmt: skip
+             STATUS: "active\n", "/proc/driver/nvidia/version": "NVRM version: 595.71.05\n", CONFIG: config(control)}  # fmt: skip
     return ReplayHost(merge(merge(MACHINE, {"files": files, "commands": done}), more))
 
 
@@ -166,6 +167,15 @@ def spoilt(machine: ReplayHost) -> None:
 SPOILT = "%s: this is not JSON\n  fix: ansible-playbook hosttune.hosttune.site writes it anew" % PATH
 
 
+def asleep(machine: ReplayHost) -> None:
+    """Then a question about config space is one too many."""
+    machine.view = merge(machine.view, {"files": {STATUS: "suspended\n", CONFIG: None}})
+
+
+def awake(machine: ReplayHost) -> None:
+    machine.view = merge(machine.view, {"files": {STATUS: "active\n"}})
+
+
 def again(machine: ReplayHost) -> None:
     machine.view = merge(machine.view, {"files": {CONFIG: config(0x593F)}})
 
@@ -177,6 +187,7 @@ def again(machine: ReplayHost) -> None:
         ((GPU,), [lost, []], BACK, 0x593F),
         ((GPU,), [[CLOSE], lost, []], BACK, 0x593F),
         ((GPU,), [silent, [CLOSE], lost, []], BACK, 0x593F),
+        ((GPU,), [asleep, [CLOSE], [], lost, awake, []], BACK, 0x593F),
         ((GPU,), [[CLOSE], [CLOSE], [WRITE], []], [], 0x593F),
         ((GPU,), [lost, [WRITE], [CLOSE], [], [CLOSE]], LEFT, 0x293F),
         ((GPU,), [lost, [CLOSE, WRITE], [WRITE]], LEFT, 0x293F),
@@ -190,8 +201,8 @@ def again(machine: ReplayHost) -> None:
         ((GPU,), [spoilt, lost, [CLOSE], [CLOSE]], ["MaxReadReq was lost by 0000:11:00.0: " + SPOILT], 0x293F),
         ((), [lost, [CLOSE], []], [], 0x293F),
     ],
-    ids=["closed", "in-time", "after-the-close", "while-it-resets", "nothing-lost", "by-hand", "written-and-closed", "missed",
-         "another-comes-back", "it-comes-back", "by-hand-and-back", "announcements-missed", "no-longer-wanted",
+    ids=["closed", "in-time", "after-the-close", "while-it-resets", "asleep", "nothing-lost", "by-hand",
+         "written-and-closed", "missed", "another-comes-back", "it-comes-back", "by-hand-and-back", "announcements-missed", "no-longer-wanted",
          "by-hand-and-no-longer-wanted", "bad-profile", "nobody-is-heard"],
 )  # fmt: skip
 def test_a_register_that_nobody_wrote_is_put_right_and_one_that_somebody_wrote_is_left(
