@@ -201,8 +201,8 @@ def again(machine: ReplayHost) -> None:
         ((GPU,), [spoilt, lost, [CLOSE], [CLOSE]], ["MaxReadReq was lost by 0000:11:00.0: " + SPOILT], 0x293F),
         ((), [lost, [CLOSE], []], [], 0x293F),
     ],
-    ids=["closed", "in-time", "after-the-close", "while-it-resets", "asleep", "nothing-lost", "by-hand",
-         "written-and-closed", "missed", "another-comes-back", "it-comes-back", "by-hand-and-back", "announcements-missed", "no-longer-wanted",
+    ids=["closed", "in-time", "after-the-close", "while-it-resets", "asleep", "nothing-lost", "by-hand", "written-and-closed",
+         "missed", "another-comes-back", "it-comes-back", "by-hand-and-back", "announcements-missed", "no-longer-wanted",
          "by-hand-and-no-longer-wanted", "bad-profile", "nobody-is-heard"],
 )  # fmt: skip
 def test_a_register_that_nobody_wrote_is_put_right_and_one_that_somebody_wrote_is_left(
