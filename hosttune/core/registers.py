@@ -64,7 +64,7 @@ class Registers:
         """
         mine = [f for f in findings if f.id == KNOB.id and f.subject in self.heard]
         self.want = {f.subject: f.want for f in mine}
-        self.right = {f.subject: f.have for f in mine if f.status == OK and f.have == self._have(f.subject)}
+        self.right = {f.subject: f.have for f in mine if f.status == OK and self._have(f.subject) in (f.have, None)}
         self.by_hand &= set(self.want) - set(self.right)
         busy = {
             f.subject: tuple(pid for pid, _ in own.computing(self.host, f.subject)) for f in mine if f.status == FAIL

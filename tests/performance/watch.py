@@ -34,6 +34,8 @@ from tests.kernel.test_watch import WATCH, announce, close_a_node
 
 GPUS = 8
 SECONDS = 20
+OFTEN = "from hosttune.core import registers\nregisters.TIMES = 1 << 30\n"
+"""Else the watch takes the losses of this program for somebody's who will not give way."""
 PROFILE = {"mode": "apply", "knobs": {"pcie-max-read-request": "4096"}}
 
 
@@ -86,7 +88,7 @@ def main(runs: int) -> int:
     configs = sorted(trees.pci(trees.functions(GPUS)).glob("devices/*/config"))
     for name in NODES:
         GpuNodes().make(name, 1, 3)
-    watcher = subprocess.Popen([sys.executable, "-c", WATCH], stdout=subprocess.DEVNULL, env=dict(os.environ))
+    watcher = subprocess.Popen([sys.executable, "-c", OFTEN + WATCH], stdout=subprocess.DEVNULL, env=dict(os.environ))
     wait(configs)
     apply = [sys.executable, "-m", "hosttune", "apply", "-o", "json"]
     ways: dict[str, Callable[[], object]] = {
