@@ -100,7 +100,8 @@ def _tell_gets(report: Report) -> None:
     state = "does not run" if facts["running"] == "no" else "runs (%s)" % facts["running"]
     click.echo("%s  %s, %s" % (facts["config"], facts["kind"], state))
     rows = [row.split("\t") for row in facts["gets"].split("\n") if row]
-    said = [(place.rpartition(":")[2], _short(visible(says)), visible(means)) for place, says, means in rows]
+    own = facts["config"] + ":"
+    said = [(place.removeprefix(own), _short(visible(says)), visible(means)) for place, says, means in rows]
     width = max([len(says) for _, says, _ in said], default=0)
     for number, says, means in said:
         click.echo("  %5s  %s  %s" % (number, says.ljust(width), means))

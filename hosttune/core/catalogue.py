@@ -142,7 +142,7 @@ CATALOGUE: Dict[str, Entry] = {
     "HT428": Entry("lxc-config-refused", "correctness", "the config file may be edited now"),
     "HT429": Entry("lxc-devices-open", "correctness", "every node opens inside the container and the GPUs count right"),
     "HT430": Entry("lxc-not-running", "correctness", "the container runs"),
-    "HT431": Entry("lxc-include-unread", "hygiene", "no included file names devices that hosttune does not see"),
+    "HT431": Entry("lxc-include-unread", "hygiene", "every included file is there, and could be read"),
     "HT432": Entry("lxc-undeclared-gpu", "security", "the container is given the GPUs that are declared, and no others"),
     "HT433": Entry("lxc-gpu-of-vm", "correctness", "no GPU of the container is given to a virtual machine"),
     "HT434": Entry("lxc-start-needs-nodes", "correctness", "a missing node does not keep the container from starting"),

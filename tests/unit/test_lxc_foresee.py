@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from hosttune.core.lxc import document as doc
 from hosttune.core.lxc import store, sync
 from hosttune.core.lxc.edit import edit
@@ -21,31 +19,14 @@ from tests.unit.test_lxc_store import a_node
 HOST, KEEP = a_host(), Wanted()
 
 
-def foreseen(data: bytes, wanted: Wanted = KEEP, texts: dict[str, str] | None = None) -> list[Finding]:
+def foreseen(data: bytes, wanted: Wanted = KEEP) -> list[Finding]:
     document = doc.parse(data, path="200.conf")
     planned = edit(document, wanted, HOST, "ct:200")
-    return list(foresee(document, wanted, HOST, planned, "ct:200", (texts or {}).get))
+    return list(foresee(document, wanted, HOST, planned, "ct:200"))
 
 
 def ids(found: list[Finding]) -> list[str]:
     return [f.id for f in found]
-
-
-@pytest.mark.parametrize(("text", "want"), [
-    (None, ["HT431"]), ("# nothing\nlxc.environment = A=1\n", []), ("lxc.cgroup2.devices.allow = c 509:* rwm\n", ["HT431"]),
-    ("lxc.mount.entry = /dev/nvidia0 dev/nvidia0 none bind\n", ["HT431"]), ("lxc.idmap = u 0 100000 65536\n", ["HT431"]),
-])
-def test_an_include_is_followed_by_the_eye_only(text: str | None, want: list[str]) -> None:
-    texts = {} if text is None else {"/etc/lxc/gpu.conf": text}
-    found = foreseen(b"lxc.include: /etc/lxc/gpu.conf\nlxc.include: /usr/share/lxc/config/nesting.conf\n", texts=texts)
-    assert ids(found) == want and all(f.evidence[0] == "200.conf:1" for f in found)
-
-
-def test_an_include_on_the_host_is_read() -> None:
-    own = {"/etc/lxc/gpu.conf": "lxc.cgroup2.devices.allow = c 509:* rwm\n"}
-    host = a_node(b"lxc.include: /etc/lxc/gpu.conf\n", files=own, nodes={"/etc/lxc/gpu.conf": {"type": "file", "mode": "0644"}})
-    (found,) = [f for f in sync.show(host, "200", Wanted()).findings if f.id == "HT431"]
-    assert "names devices" in found.summary and "c 509:* rwm" in found.evidence[1]
 
 
 def test_a_gpu_that_is_not_declared_is_named_with_its_line() -> None:

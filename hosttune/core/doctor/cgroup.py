@@ -91,7 +91,9 @@ def _responsible(facts: ContainerFacts, number: str, machine: Machine) -> Tuple[
         told = [
             "%s allows %s (%s)"
             % (
-                line.place if not i else "line " + line.place.rpartition(":")[2],
+                "line " + line.place.rpartition(":")[2]
+                if i and line.place.rpartition(":")[0] == stale[0].place.rpartition(":")[0]
+                else line.place,
                 line.rule.major,
                 machine.owner(line.rule.major or 0) or "nobody's now",
             )

@@ -33,7 +33,7 @@ def advice(host: Host, config: Config, devices: DeviceTable) -> List[Finding]:
     words = inside.enter(host, config.id)
     runtime = host.run([*words, "cat", RUNTIME])
     enter = "pct exec %s --" % config.id if config.lock else "lxc-attach -n %s --" % config.id
-    if runtime.rc == 0 and entries(config.document, config.document.main).free:
+    if runtime.rc == 0 and entries(config.document, config.document.judged).free:
         if not re.search(r"(?m)^\s*no-cgroups\s*=\s*true\b", runtime.out):
             command = enter + " nvidia-ctk config --set nvidia-container-cli.no-cgroups --in-place"
             out.append(finding(ID, WARN, config.subject, "Docker runs in it, and NVIDIA's runtime would write device rules, "

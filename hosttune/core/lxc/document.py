@@ -9,7 +9,7 @@ the container's notes, a fixed list of raw `lxc.*` keys, and lines that the next
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Collection, Dict, List, Mapping, Sequence, Tuple
 
 from . import keys
@@ -30,7 +30,8 @@ _SNAPSTATE = re.compile(rb"snapstate:\s*(prepare|delete)\Z")
 @dataclass(frozen=True)
 class Line:
     """One line. `raw` is every byte of it with its line ending; `part` counts sections (0 is main), because a section
-    that comes twice is two parts of one name, of which Proxmox VE keeps the later. `reason` says why a line is dropped."""
+    that comes twice is two parts of one name, of which Proxmox VE keeps the later. `reason` says why a line is dropped.
+    `origin` is file:line of one that an included file brings in; its number is below zero, and no edit touches it."""
 
     number: int
     raw: bytes
@@ -40,6 +41,7 @@ class Line:
     key: str = ""
     value: str = ""
     reason: str = ""
+    origin: str = ""
 
     @property
     def text(self) -> str:
@@ -48,22 +50,47 @@ class Line:
 
 
 @dataclass(frozen=True)
+class Included:
+    """What one lxc.include line brings in (includes.py). broken: why the container does not start with it. unread: what could
+    not be looked at."""
+
+    lines: Tuple[Line, ...] = ()
+    broken: str = ""
+    unread: str = ""
+
+
+@dataclass(frozen=True)
 class Document:
-    """All lines of one file. `pve` is the Proxmox VE major version whose rules were applied (7, 8 or 9)."""
+    """All lines of one file. `pve` is the Proxmox VE major version whose rules were applied (7, 8 or 9). `included`: by the value
+    of each lxc.include line that was followed."""
 
     lines: Tuple[Line, ...]
     dialect: str
     pve: int
     path: str
+    included: Mapping[str, Included] = field(default_factory=dict)
 
     @property
     def main(self) -> Tuple[Line, ...]:
         """The lines that configure the container itself: not pending, not a snapshot."""
         return tuple(line for line in self.lines if line.part == 0)
 
+    @property
+    def judged(self) -> Tuple[Line, ...]:
+        """The same, each lxc.include line followed by what it brings in: what counts when the container starts."""
+        none = Included()
+        return tuple(one for line in self.main for one in (
+            line, *(self.included.get(line.value, none).lines if line.kind == RAW and line.key == "lxc.include" else ())))
+
     def place(self, line: Line) -> str:
         """`file:line`, for messages."""
-        return "%s:%d" % (self.path or "config", line.number)
+        return line.origin or "%s:%d" % (self.path or "config", line.number)
+
+    def words(self, lines: Sequence[Line]) -> str:
+        """Lines as the subject of a sentence: "line 3", "lines 3, 5", or a place in an included file."""
+        own = [str(line.number) for line in lines if not line.origin]
+        numbers = ["line%s %s" % ("s" * (len(own) > 1), ", ".join(own))] if own else []
+        return ", ".join(numbers + [line.origin for line in lines if line.origin])
 
 
 def parse(data: bytes, dialect: str = PVE, pve: int = 9, path: str = "") -> Document:
@@ -101,7 +128,7 @@ def rewrite(document: Document, remove: Collection[int], insert: Mapping[int, Se
             if out and not out[-1].endswith(b"\n"):  # the file's last line; in a note a carriage return would be text
                 out[-1] += b"\n" if document.lines[-1].kind == NOTE else ending
             out.extend(text.encode("utf-8", "surrogateescape") + ending for text in insert[number])
-    return parse(b"".join(out), document.dialect, document.pve, document.path)
+    return replace(parse(b"".join(out), document.dialect, document.pve, document.path), included=document.included)
 
 
 def after_last(document: Document, kind: str, prefixes: Sequence[str]) -> int:

@@ -58,11 +58,11 @@ def edit(document: Document, wanted: Wanted, devices: DeviceTable, subject: str 
 
     Raises Refused when there is something to change and the file must not be changed now; not `raising`: returns it.
     """
-    have = _read(document, document.main, wanted)
+    have = _read(document, document.judged, wanted)
     form = form_of(have, wanted, devices, document.dialect)
     needed = needs(have, wanted, devices)
     plan = _Plan(leaving(document, have, needed, wanted, devices, form))
-    left = _read(document, [line for line in document.main if line.number not in plan.remove], wanted)
+    left = _read(document, [line for line in document.judged if line.number not in plan.remove], wanted)
     if _is_open(left) and not _is_open(have):  # nothing would be left in the list, and an empty one opens every device
         left = replace(left, access=Access(cut=True))
     _add_missing(plan, document, left, needed, wanted, devices, form)
@@ -80,7 +80,7 @@ def edit(document: Document, wanted: Wanted, devices: DeviceTable, subject: str 
             raise
         return replace(seen, refusal=e)
     new = _rewrite(document, plan)
-    if _is_open(_read(new, new.main, wanted)) and not _is_open(have):
+    if _is_open(_read(new, new.judged, wanted)) and not _is_open(have):
         first = document.lines[min(plan.remove) - 1]
         raise Refused("without line %d no rule is left, and an empty list opens every device of the host: %r"
                       % (first.number, first.text), document.place(first), "give the container the rules that it needs first")
@@ -169,7 +169,7 @@ def _take_back_denials(plan: _Plan, left: Entries, closed: Sequence[Need]) -> No
     for line, rule in left.access.denied:
         if rule.major is not None and any(rule.touches(need.major or -1, need.minor) for need in closed):
             value = "c %d:%s %s" % (rule.major, "*" if rule.minor is None else rule.minor, rule.access)
-            plan.add.append((ALLOW, value, "line %d denies it" % line.number))
+            plan.add.append((ALLOW, value, "%s denies it" % (line.origin or "line %d" % line.number)))
 
 
 def _mode(need: Need, devices: DeviceTable) -> str:

@@ -13,6 +13,7 @@ from typing import List, Optional, Tuple
 
 from ..door.host import Host, Unrecorded, read_or_none
 from .document import DROPPED, KEY, LXC, PVE, RAW, Document, effective_keys, parse
+from .includes import follow
 from .keys import truth
 from .rules import DevEntry, Mount, Rule, parse_dev, parse_mount, parse_rule
 
@@ -94,7 +95,7 @@ def container_facts(host: Host, ct_id: str) -> ContainerFacts:
     rules: List[RuleLine] = []
     v1: List[RuleLine] = []
     mounts = []
-    for line in document.main:
+    for line in document.judged:
         # A raw line that Proxmox VE drops has no effect either.
         if line.kind != RAW:
             continue
@@ -138,12 +139,12 @@ def _document(host: Host, ct_id: str) -> Tuple[Document, float]:
         path, dialect = pve, PVE
     else:
         path, dialect = "/var/lib/lxc/%s/config" % ct_id, LXC
-    return parse(host.read_bytes(path), dialect, path=path), host.lstat(path).mtime
+    return follow(host, parse(host.read_bytes(path), dialect, path=path)), host.lstat(path).mtime
 
 
 def _unprivileged(document: Document) -> bool:
     """`unprivileged` with any word but one for no (as in entries.py), or an id map of any kind."""
-    if any(line.kind == RAW and line.key == "lxc.idmap" for line in document.main):
+    if any(line.kind == RAW and line.key == "lxc.idmap" for line in document.judged):
         return True
     line = effective_keys(document.main).get("unprivileged")
     return bool(line) and line is not None and line.kind != DROPPED and truth(line.value) != "0"

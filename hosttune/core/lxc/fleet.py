@@ -70,7 +70,7 @@ def with_gpus(host: Host, table: DeviceTable) -> Tuple[str, ...]:
         except (OSError, Refused):
             out.append(ct_id)  # not to be passed over in silence: its turn will tell why
             continue
-        have = entries(document, document.main)
+        have = entries(document, document.judged)
         if have.nvidia_paths or have.hook or have.nvidia_rules(table) or have.nvidia_rules(table, dead=True):
             out.append(ct_id)
     return tuple(out)

@@ -1,33 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an owner should know of a config beyond its rules: includes, GPUs that are not this container's, starts that a form
-makes depend on the driver. Pure, but for the included files, which the caller reads."""
+makes depend on the driver. Pure."""
 
 from __future__ import annotations
 
 import re
-from typing import Callable, List, Optional, Tuple
+from typing import List, Tuple
 
 from ..catalogue import finding
 from ..machine.devices import DeviceTable
 from ..model import FAIL, PROVED, SKIP, WARN, Finding, Hint
-from .document import RAW, Document
+from . import includes
+from .document import RAW, Document, Included
 from .edit import Edit
 from .entries import Entries, entries
 from .narrow import named, numeric, undeclared
 from .needs import Wanted
 
-OF_DISTRIBUTION = "/usr/share/lxc/config/"
-"""LXC's own includes: the default device list, which gives no GPU."""
-_TELLING = re.compile(r"\s*lxc\.(cgroup2?\.devices|mount\.entry\s*=\s*\S*/dev/|idmap|include|hook\.mount)")
 
-Read = Callable[[str], Optional[str]]
-
-
-def foresee(document: Document, wanted: Wanted, devices: DeviceTable, planned: Edit, subject: str,
-            read: Read = lambda path: None) -> Tuple[Finding, ...]:
-    """Findings about one config and its edit. read: text of an included file, None where it cannot be had."""
-    have = entries(document, document.main)
-    out = _includes(document, subject, read)
+def foresee(document: Document, wanted: Wanted, devices: DeviceTable, planned: Edit, subject: str) -> Tuple[Finding, ...]:
+    """Findings about one config and its edit."""
+    have = entries(document, document.judged)
+    out = _includes(document, subject)
     out += _undeclared(document, have, wanted, devices, subject)
     out += _of_vms(document, have, wanted, devices, subject)
     return tuple(out + _start_needs_nodes(wanted, planned, subject))
@@ -37,21 +31,22 @@ def _id(subject: str) -> str:
     return subject[3:] if subject.startswith("ct:") else "ID"
 
 
-def _includes(document: Document, subject: str, read: Read) -> List[Finding]:
+def _includes(document: Document, subject: str) -> List[Finding]:
+    """Included files that keep the container from starting, and those that nobody could read."""
     out = []
     for line in document.main:
-        if line.kind != RAW or line.key != "lxc.include" or line.value.startswith(OF_DISTRIBUTION):
+        if line.kind != RAW or line.key != includes.KEY or includes.is_lxcs_own(line.value):
             continue
-        text = read(line.value)
-        told = [row.strip() for row in (text or "").splitlines() if _TELLING.match(row)]
-        if text is not None and not told:
-            continue
-        what = "names devices, and hosttune does not follow it" if told else "cannot be read, and may name devices"
-        out.append(finding("HT431", WARN, subject, "the included file %s %s" % (line.value, what), have=line.text,
-                           want="device lines in the container's own config",
-                           hint=Hint("move its device lines into %s" % (document.path or "the config"), "host",
-                                     "nothing until the next start", "reconfigure"),
-                           evidence=tuple([document.place(line)] + ["%s: %s" % (line.value, row) for row in told[:2]])))
+        seen = document.included.get(line.value, Included(unread=line.value + ": not here"))
+        if seen.broken:
+            by_hand = Hint("correct or remove that line", "host", "nothing until the next start", "reconfigure")
+            out.append(finding("HT431", FAIL, subject, "%s keeps the container from starting: %s" % (
+                                   document.words([line]), seen.broken), severity="correctness", have=line.text, proof=PROVED,
+                               evidence=(document.place(line),), hint=by_hand))
+        elif seen.unread:
+            out.append(finding("HT431", WARN, subject, "%s includes what cannot be read, and may name devices: %s" % (
+                                   document.words([line]), seen.unread), have=line.text, evidence=(document.place(line),),
+                               hint=Hint("sudo hosttune lxc show " + _id(subject), "host", "", "look")))
     return out
 
 
@@ -62,12 +57,15 @@ def _undeclared(document: Document, have: Entries, wanted: Wanted, devices: Devi
     if not lines:
         return []
     declared = ",".join(map(str, wanted.gpus or ()))
-    return [finding("HT432", FAIL, subject, "line%s %s give%s it GPUs that are not declared" % (
-                        "s" * (len(lines) > 1), ", ".join(str(line.number) for line in lines), "s" * (len(lines) == 1)),
+    included = all(line.origin for line in lines)
+    return [finding("HT432", FAIL, subject, "%s give%s it GPUs that are not declared" % (
+                        document.words(lines), "s" * (len(lines) == 1)),
                     have=lines[0].text, want="GPU " + declared, proof=PROVED,
                     evidence=tuple("%s: %s" % (document.place(line), line.text) for line in lines[:3]),
-                    hint=Hint("hosttune lxc sync %s --gpus %s" % (_id(subject), declared), "host",
-                              "a running container keeps an entry until its next start", "apply"))]
+                    hint=Hint("take them out of the included file, which hosttune never edits", "host",
+                              "nothing until the next start", "reconfigure") if included else
+                    Hint("hosttune lxc sync %s --gpus %s" % (_id(subject), declared), "host",
+                         "a running container keeps an entry until its next start", "apply"))]
 
 
 def _of_vms(document: Document, have: Entries, wanted: Wanted, devices: DeviceTable, subject: str) -> List[Finding]:

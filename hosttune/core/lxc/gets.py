@@ -21,7 +21,8 @@ class Gets(NamedTuple):
 
 def gets(document: Document, devices: DeviceTable) -> Tuple[Gets, ...]:
     """Every device line of main, in the file's order; then device lines of the sections that do not count now."""
-    have = entries(document, document.main)
+    have = entries(document, document.judged)
+    order = {line.number: place for place, line in enumerate(document.judged)}
     by_line = {}
     for line, rule in have.rules + have.dead:
         by_line[line.number] = (line, _rule(line, rule, have, devices))
@@ -34,7 +35,8 @@ def gets(document: Document, devices: DeviceTable) -> Tuple[Gets, ...]:
         elif mount.is_bind and (mount.source + "/").startswith("/dev/"):
             at = "" if mount.target == mount.source else ", at %s" % mount.target
             by_line[line.number] = (line, "node: " + _node(mount.source, devices) + at)
-    out = [Gets(document.place(line), line.text, means) for _, (line, means) in sorted(by_line.items())]
+    rows = sorted(by_line.items(), key=lambda row: order[row[0]])
+    out = [Gets(document.place(line), line.text, means) for _, (line, means) in rows]
     return tuple(out + _elsewhere(document, devices))
 
 

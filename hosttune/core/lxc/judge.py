@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Dict, List, Sequence, Tuple
 
 from ..catalogue import finding
@@ -45,6 +46,9 @@ def _sync(subject: str, more: str = "") -> Hint:
 
 def _by_hand(what: str = "correct or remove that line") -> Hint:
     return Hint(what, "host", "nothing until the next start", "reconfigure")
+
+
+_INCLUDED = _by_hand("correct that line in the included file, which hosttune never edits: other containers may include it")
 
 
 def _missing(document: Document, have: Entries, needed: Sequence[Need], wanted: Wanted, devices: DeviceTable, form: str,
@@ -90,9 +94,9 @@ def _closed(document: Document, have: Entries, needed: Sequence[Need], subject: 
                                evidence=place, hint=Hint(_modprobe(of[0]), "host", "nothing", "apply")))
         elif have.denying(of[0].major, of[0].minor):
             line, rule = have.denying(of[0].major, of[0].minor)[0]
-            hint = _by_hand("remove or narrow that line") if rule.major is None else _sync(subject)
-            out.append(finding("HT421", FAIL, subject, "line %d denies %s, which is %s now" % (
-                line.number, names, ", ".join(need.numbers for need in of)), have=line.text, want="no such line",
+            hint = _by_hand("remove or narrow that line") if rule.major is None or line.origin else _sync(subject)
+            out.append(finding("HT421", FAIL, subject, "%s denies %s, which is %s now" % (
+                document.words([line]), names, ", ".join(need.numbers for need in of)), have=line.text, want="no such line",
                 evidence=(document.place(line),), hint=hint, proof=PROVED))
         else:
             out.append(finding("HT421", FAIL, subject, "no rule opens %s, which is %s now" % (
@@ -137,8 +141,9 @@ def _stale(document: Document, have: Entries, devices: DeviceTable, concerned: b
                 rule.line.value, ", ".join(rule.suspects))
         # In a container without anything of NVIDIA's the rule may be meant; only its owner can say so.
         ours = concerned and not fits
+        hint = _INCLUDED if rule.line.origin else _sync(subject, "" if ours else " --drop %d" % rule.major)
         out.append(finding("HT420", status, subject, summary, have=rule.line.value, want="no such rule", evidence=place,
-                           hint=_sync(subject, "" if ours else " --drop %d" % rule.major), proof=PROVED if ours else FITS,
+                           hint=hint, proof=PROVED if ours else FITS,
                            decide="" if ours else "grep -w %d /proc/devices" % rule.major))
     return out
 
@@ -155,8 +160,8 @@ def _everything(document: Document, have: Entries, wanted: Wanted, devices: Devi
                             hint=_by_hand("remove that line"), evidence=place)]
         what = "`%s` opens every device of the host; further rules mean nothing" % line.value
         if not line.value or line.key == DENY:
-            what = "line %d leaves an empty list, so no device program is attached, and every device of the host is open" % (
-                line.number)
+            what = "%s leaves an empty list, so no device program is attached, and every device of the host is open" % (
+                document.words([line]))
         return [finding("HT423", WARN, subject, what, have=line.text,
                         want="one rule for each device that is needed", evidence=place,
                         hint=_by_hand("remove that line, then: hosttune lxc sync %s" % _id(subject)))]
@@ -166,7 +171,7 @@ def _everything(document: Document, have: Entries, wanted: Wanted, devices: Devi
                 return [finding("HT423", WARN, subject, "`%s` opens all %d GPUs, and %s wanted" % (
                     line.value, len(devices.gpus()), "GPU %d is" % wanted.gpus[0] if len(wanted.gpus) == 1 else
                     "%d are" % len(wanted.gpus)), have=line.value, want="exact minors, or devN entries",
-                    hint=_sync(subject), evidence=(document.place(line),))]
+                    hint=_INCLUDED if line.origin else _sync(subject), evidence=(document.place(line),))]
     return []
 
 
@@ -174,8 +179,7 @@ def _dead(document: Document, have: Entries, subject: str) -> List[Finding]:
     out: List[Finding] = []
 
     def dead(lines: Sequence[Line], why: str, want: str = "") -> None:
-        numbers = ", ".join(str(line.number) for line in lines)
-        out.append(finding("HT424", WARN, subject, "line%s %s without effect: %s" % ("s" * (len(lines) > 1), numbers, why),
+        out.append(finding("HT424", WARN, subject, "%s without effect: %s" % (document.words(lines), why),
                            have=lines[0].value, want=want, hint=_by_hand(),
                            evidence=tuple("%s: %s" % (document.place(line), line.text) for line in lines[:3])))
 
@@ -203,7 +207,8 @@ def _dead(document: Document, have: Entries, subject: str) -> List[Finding]:
 def _denies(have: Entries, deny: Line) -> bool:
     if have.free or have.everything:
         return True
-    before = [rule for line, rule in have.rules if line.key == ALLOW and line.number < deny.number]
+    above = itertools.takewhile(lambda pair: pair[0] is not deny, have.rules)
+    before = [rule for line, rule in above if line.key == ALLOW]
     denied = parse_rule(deny.value)
     return denied.type == "a" or any(rule.same(denied) for rule in before)
 
@@ -211,7 +216,7 @@ def _denies(have: Entries, deny: Line) -> bool:
 def _clashes(document: Document, have: Entries, subject: str) -> List[Finding]:
     out: List[Finding] = []
     for index, (line, entry) in enumerate(have.devs):
-        other = [at for at, earlier in have.devs[:index] if earlier.path == entry.path]
+        other: List[Line] = [at for at, earlier in have.devs[:index] if earlier.path == entry.path]
         other += [at for at, mount in have.mounts if not mount.bad and (mount.target == entry.path or mount.is_bind
                   and entry.path.startswith(mount.target.rstrip("/") + "/"))]
         if entry.bad:  # the file may be read, saved and backed up with it; the start parses it again, and dies
@@ -220,14 +225,15 @@ def _clashes(document: Document, have: Entries, subject: str) -> List[Finding]:
                                hint=_sync(subject) if is_nvidia_path(entry.path) else _by_hand(),
                                evidence=(document.place(line),)))
         elif other:
-            out.append(finding("HT426", FAIL, subject, "%s and line %d both make %s: the container does not start"
-                               % (line.key, other[0].number, entry.path), have=other[0].text, want="one of the two",
-                               hint=_sync(subject) if is_nvidia_path(entry.path) else
+            out.append(finding("HT426", FAIL, subject, "%s and %s both make %s: the container does not start"
+                               % (line.key, document.words(other[:1]), entry.path), have=other[0].text, want="one of the two",
+                               hint=_sync(subject) if is_nvidia_path(entry.path) and not other[0].origin else
                                _by_hand("remove one of the two lines"),
                                evidence=(document.place(line), document.place(other[0]))))
     for line, mount in have.mounts:
         if mount.fatal:
-            out.append(finding("HT426", FAIL, subject, "line %d keeps the container from starting: %s" % (line.number, mount.bad),
+            out.append(finding("HT426", FAIL, subject, "%s keeps the container from starting: %s" % (
+                               document.words([line]), mount.bad),
                                have=line.value, hint=_by_hand(), evidence=(document.place(line),)))
     return out
 

@@ -21,13 +21,14 @@ from .stale import FOREIGN, UNKNOWN, stale_rules
 
 def leaving(document: Document, have: Entries, needed: Sequence[Need], wanted: Wanted, devices: DeviceTable,
             form: str) -> Dict[int, str]:
-    """{line number: why it goes}. form: the one in which something missing is added. Raises Refused for a major that is to be
-    dropped and is needed."""
+    """{line number: why it goes}. form: the one in which something missing is added. What an included file says stays, since
+    other containers may live by it. Raises Refused for a major that is to be dropped and is needed."""
     gone = undeclared(have, wanted, devices)
     _broken(gone, have, needed, devices, form)
     if wanted.form != KEEP:
         _other_forms(gone, have, needed, devices, form)
     _stale(gone, have, needed, wanted, devices)
+    gone = {number: why for number, why in gone.items() if number > 0}
     _duplicates(gone, document)
     return gone
 
@@ -46,7 +47,7 @@ def _other_forms(gone: Dict[int, str], have: Entries, needed: Sequence[Need], de
         if not mount.is_bind or not is_nvidia_path(mount.source) or line.number in gone:
             continue
         inner = {path for path, _ in devices.below(mount.source)} or {mount.source}
-        if form == DEV and inner <= again and mount.target == mount.source.rstrip("/"):
+        if form == DEV and inner <= again and mount.target == mount.source.rstrip("/") and not line.origin:
             gone[line.number] = why
         elif form == DEV or not inner <= again:
             left += sorted(inner)

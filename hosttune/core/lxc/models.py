@@ -104,7 +104,7 @@ def _step(config: Config, targets: Sequence[str]) -> Optional[Step]:
     missing = [value(target) for target in targets if not _has(document, target)]
     if not missing:
         return None
-    if value(SHM + "/models") in missing and not any(m.target == SHM for _, m in entries(document, document.main).mounts):
+    if value(SHM + "/models") in missing and not any(m.target == SHM for _, m in entries(document, document.judged).mounts):
         missing.insert(missing.index(value(SHM + "/models")), OWN_SHM)
     refuse(document)
     at = doc.after_last(document, RAW, (ENTRY, "lxc."))
@@ -117,7 +117,7 @@ def _step(config: Config, targets: Sequence[str]) -> Optional[Step]:
 
 def _has(document: Document, target: str) -> bool:
     """Whether an entry of main shows the models there. Refused when something else fills that place."""
-    for line, mount in entries(document, document.main).mounts:
+    for line, mount in entries(document, document.judged).mounts:
         if mount.target == target and not mount.bad:
             if mount.source == MOUNT and mount.is_bind and "ro" in mount.options:
                 return True

@@ -26,7 +26,7 @@ def mounts(lines: Sequence[Line]) -> Tuple[Placed, ...]:
         if line.value:
             out.append((line, _placed(parse_mount(line.value))))
         else:
-            taken = "line %d, which has no value, takes it back" % line.number
+            taken = "%s, which has no value, takes it back" % (line.origin or "line %d" % line.number)
             out = [(above, replace(mount, bad=taken, ignored=True, fatal=False, misplaced=False)) for above, mount in out]
     return tuple(out)
 

@@ -75,7 +75,7 @@ def _cause(config: Config, one: see.Inside) -> Tuple[str, ...]:
     """What is told of the config already, and explains a denial: the rule that it lacks."""
     if one.state != see.DENIED:
         return ()
-    have = entries(config.document, config.document.main)
+    have = entries(config.document, config.document.judged)
     return () if have.opens(one.need.path, one.need.major, one.need.minor) else (STEP,)
 
 

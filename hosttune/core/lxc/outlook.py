@@ -115,8 +115,7 @@ def outlook(host: Host, ct_id: str, wanted: Wanted, devices: Optional[DeviceTabl
             wanted = replace(wanted, refused=True)
             planned = _planned(config, wanted, devices)
             more.append(_refused_without_reason(config, denied))
-    before = planned.findings + foresee(config.document, wanted, devices, planned, config.subject,
-                                        lambda path: _included(host, path))
+    before = planned.findings + foresee(config.document, wanted, devices, planned, config.subject)
     if planned.refusal:
         before += (refused(ct_id, planned.refusal),)
     step = None
@@ -157,20 +156,9 @@ def refused(ct_id: str, e: Refused) -> Finding:
                    hint=Hint(e.way_out, "host", "", "reconfigure"))
 
 
-def _included(host: Host, path: str) -> Optional[str]:
-    """The text of an included file, or of all files of an included folder (liblxc takes those that end in .conf)."""
-    try:
-        if host.lstat(path).type == "dir":
-            names = [name for name in host.list(path) if name.endswith(".conf")]
-            return "".join(host.read("%s/%s" % (path, name)) for name in names)
-        return host.read(path)
-    except (OSError, Unrecorded):
-        return None
-
-
 def _was_refused(host: Host, config: Config) -> bool:
     """Whether hosttune once saw EPERM inside this container and wrote rules for it: without them it would be seen again."""
-    if not any(line.key == ALLOW for line in config.document.main):
+    if not any(line.key == ALLOW for line in config.document.judged):
         return False
     try:
         mine = [e for e in journal.entries(host) if e.step.target == config.path and e.state == "done"]

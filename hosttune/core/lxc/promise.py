@@ -44,8 +44,9 @@ def steps(config: Config, closings: Sequence[Closing]) -> Tuple[Step, ...]:
 
 def _step(config: Config, one: Closing, verb: str, rule: str) -> Step:
     words, back = ("lxc-cgroup", *config.tool_options), "deny" if verb == "allow" else "allow"
-    return Step(FINDING, config.subject, "run", "%s of the running %s" % (one.rule, config.subject), "%s (%s)" % (one.rule, one.why),
-                "devices.%s %s" % (verb, rule), (*words, "devices." + verb, rule), (*words, "devices." + back, rule))
+    target, before = "%s of the running %s" % (one.rule, config.subject), "%s (%s)" % (one.rule, one.why)
+    return Step(FINDING, config.subject, "run", target, before, "devices.%s %s" % (verb, rule), (*words, "devices." + verb, rule),
+                (*words, "devices." + back, rule))
 
 
 def _action(step: Step, why: str) -> Action:
@@ -91,7 +92,7 @@ def _void(host: Host, config: Config, pid: int, entry: Entry) -> str:
     if facts.start_time(host, pid) > entry.at + CLOCKS_DIFFER:
         return "it was started anew since, from the file"
     rule = parse_rule((entry.step.before or "").partition(" (")[0])
-    mine = [parse_rule(line.value) for line in config.document.main if line.kind == RAW and line.key == ALLOW]
+    mine = [parse_rule(line.value) for line in config.document.judged if line.kind == RAW and line.key == ALLOW]
     return "the file was not changed" if any(rule.same(one) for one in mine) else ""
 
 
@@ -105,15 +106,15 @@ def judge(config: Config, promises: Sequence[Left]) -> List[Finding]:
     """What a killed run has left open, and what it left that is over by now."""
     rules = sorted({one.entry.step.argv[-1] for one in promises if not one.why and _denies(one.entry.step)})
     over = sorted({one.why for one in promises if one.why})
-    out = [finding(CUT, SKIP, config.subject, "a run was cut short before it reached the running container; nothing is left to do: "
-                   + why) for why in over]
+    out = [finding(CUT, SKIP, config.subject, "a run was cut short before it reached the running container; nothing is left to "
+                   "do: " + why) for why in over]
     if rules:
         names = ", ".join("`%s`" % rule for rule in rules)
         place = "%s: entry %d" % (journal.JOURNAL, promises[0].entry.number)
-        out.append(finding(CUT, WARN, config.subject, "a run was cut short after it took %s out of the file, and the running container "
-                           "has that still" % names, have=", ".join(rules), want="no such rule", proof=PROVED, evidence=(place,),
-                           hint=Hint("hosttune lxc sync " + config.id, "host", "nothing is restarted; what is open stays open",
-                                     "apply")))
+        summary = "a run was cut short after it took %s out of the file, and the running container has that still" % names
+        hint = Hint("hosttune lxc sync " + config.id, "host", "nothing is restarted; what is open stays open", "apply")
+        out.append(finding(CUT, WARN, config.subject, summary, have=", ".join(rules), want="no such rule", proof=PROVED,
+                           evidence=(place,), hint=hint))
     return out
 
 

@@ -89,7 +89,7 @@ def _join(folder: str, relative: str) -> str:
 
 def devices_for(host: Host, config: Config, base: Optional[DeviceTable] = None) -> DeviceTable:
     """The host's devices, and those that the config names. base: as device_table_of takes it."""
-    return device_table_of(host, entries(config.document, config.document.main).paths, base)
+    return device_table_of(host, entries(config.document, config.document.judged).paths, base)
 
 
 def running_pid(host: Host, config: Config) -> int:

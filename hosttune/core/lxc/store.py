@@ -12,6 +12,7 @@ from typing import List, Optional, Tuple
 from ..door.host import Host, bytes_or_none, list_or_empty, read_or_none
 from ..model import Refused
 from .document import LXC, PVE, Document, parse
+from .includes import follow
 
 PVE_FOLDER = "/etc/pve/lxc"
 LXC_FOLDER = "/var/lib/lxc"
@@ -55,7 +56,7 @@ def find(host: Host, ct_id: str, version: Optional[Tuple[int, ...]] = None) -> C
     data = bytes_or_none(host, path)
     if data is not None:
         document = parse(data, PVE, pve_major(pve_container(host) if version is None else version), path)
-        return Config(ct_id, path, data, document, "/run/lock/lxc/pve-config-%s.lock" % ct_id)
+        return Config(ct_id, path, data, follow(host, document), "/run/lock/lxc/pve-config-%s.lock" % ct_id)
     nodes = list_or_empty(host, "/etc/pve/nodes")
     for node in nodes:
         elsewhere = "/etc/pve/nodes/%s/lxc/%s.conf" % (node, ct_id)
@@ -74,7 +75,7 @@ def find(host: Host, ct_id: str, version: Optional[Tuple[int, ...]] = None) -> C
         if host.who().uid != 0:
             known += "; only root sees root's: sudo hosttune ..."
         raise Refused("there is no container %s" % ct_id, PVE_FOLDER if nodes else folder, "containers here: " + known)
-    return Config(ct_id, path, data, parse(data, LXC, path=path), folder=folder)
+    return Config(ct_id, path, data, follow(host, parse(data, LXC, path=path)), folder=folder)
 
 
 def known_ids(host: Host) -> Tuple[str, ...]:

@@ -2,7 +2,8 @@
 """hosttune lxc show, preview, sync, live: what the command line and the Ansible module call.
 
 Order of a sync: the file (under Proxmox VE's lock, journalled, read back, with what the running container has to be told in the
-journal before it), then live rules, then a restart if the policy lets it, then every node is opened inside again. Where all is well nothing is written and nothing is run that changes.
+journal before it), then live rules, then a restart if the policy lets it, then every node is opened inside again. Where all is
+well nothing is written and nothing is run that changes.
 """
 
 from __future__ import annotations
@@ -149,7 +150,7 @@ def _report(command: str, host: Host, seen: Outlook, mode: str = "plan") -> Repo
     actions = seen.rules + seen.closing + seen.restart if mode == "plan" else ()
     given = "\n".join("\t".join(one) for one in gets(seen.config.document, seen.devices))
     facts = {"config": seen.config.path, "running": "pid %d" % seen.pid if seen.pid else "no",
-             "kind": "unprivileged" if entries(seen.config.document, seen.config.document.main).access.free else "privileged",
+             "kind": "unprivileged" if entries(seen.config.document, seen.config.document.judged).access.free else "privileged",
              "gets": given, "changes": "\n".join(seen.edit.changes)}
     return Report(command, host.uname()[0], facts, seen.findings, steps, actions, tuple(host.effects), False, mode)
 

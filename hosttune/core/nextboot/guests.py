@@ -18,7 +18,7 @@ from ..machine.devices import is_dynamic
 
 @dataclass(frozen=True)
 class Guest:
-    """One container. must_exist: (line, path) of entries without which it does not start. numbers: (line, major) of rules for
+    """One container. must_exist: (place, path) of entries without which it does not start. numbers: (place, major) of rules for
     majors that the kernel hands out anew at each boot. onboot: whether the host starts it by itself. form: what takes the place
     of numbers (plain LXC knows no devN)."""
 
@@ -26,8 +26,8 @@ class Guest:
     path: str
     uses_nvidia: bool
     onboot: bool
-    must_exist: Tuple[Tuple[int, str], ...] = ()
-    numbers: Tuple[Tuple[int, int], ...] = ()
+    must_exist: Tuple[Tuple[str, str], ...] = ()
+    numbers: Tuple[Tuple[str, int], ...] = ()
     form: str = DEV
 
 
@@ -37,16 +37,17 @@ def read(host: Host) -> List[Guest]:
 
 
 def _guest(config: Config) -> Guest:
-    lines = config.document.main
+    lines = config.document.judged
     found = entries(config.document, lines)
-    must = [(line.number, entry.path) for line, entry in found.devs if not entry.bad]
+    place = config.document.place
+    must = [(place(line), entry.path) for line, entry in found.devs if not entry.bad]
     must += [
-        (line.number, mount.source)
+        (place(line), mount.source)
         for line, mount in found.mounts
         if mount.is_bind and mount.source.startswith("/") and "optional" not in mount.options
     ]
     numbers = [
-        (line.number, rule.major)
+        (place(line), rule.major)
         for line, rule in found.rules
         if line.key == ALLOW and not rule.bad and rule.type == "c" and rule.major is not None and is_dynamic(rule.major)
     ]

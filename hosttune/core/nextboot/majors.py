@@ -67,14 +67,14 @@ def _unit_is_enabled(host: Host) -> bool:
 
 
 def _guest(guest: Guest, table: DeviceTable, renewed: bool) -> Optional[Finding]:
-    ours = [(line, major) for line, major in guest.numbers if _is_nvidias(major, table)]
+    ours = [(place, major) for place, major in guest.numbers if _is_nvidias(major, table)]
     if not ours or not guest.uses_nvidia:
         return None
     subject, places = (
         "ct:" + guest.id,
         tuple(
-            "%s:%d allows %d (%s)" % (guest.path, line, major, table.owner(major) or "nobody's now")
-            for line, major in ours[:3]
+            "%s allows %d (%s)" % (place, major, table.owner(major) or "nobody's now")
+            for place, major in ours[:3]
         ),
     )
     if renewed:

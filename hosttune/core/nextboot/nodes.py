@@ -132,9 +132,8 @@ def _made(by: Sequence[Maker], first: Optional[Maker], using: Sequence[Guest], a
 
 def _starts(host: Host, guest: Guest, first: Optional[Maker], apply: Hint) -> List[Finding]:
     """Entries that stop a start when their file is missing: devN, and a bind without `optional`."""
-    needed = [(line, path) for line, path in guest.must_exist if not path.startswith("/dev/nvidia") or not first]
-    for line, path in needed:
-        place = "%s:%d" % (guest.path, line)
+    needed = [(place, path) for place, path in guest.must_exist if not path.startswith("/dev/nvidia") or not first]
+    for place, path in needed:
         try:
             host.lstat(path)
             there = True
