@@ -4,6 +4,7 @@ who changes a value in between. The register is one of a plain file, which the r
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import subprocess
@@ -110,16 +111,30 @@ def test_killed_before_any_call_the_next_run_ends_it_and_a_revert_leaves_nothing
 
 def test_of_two_at_once_one_waits_and_finds_it_done(target: Target) -> None:
     STATE.mkdir(exist_ok=True)
-    with LOCK.open("a") as handle:
+    with contextlib.ExitStack() as stack:
+        handle = stack.enter_context(LOCK.open("a"))
         LOCK.chmod(0o600)
         fcntl.flock(handle, fcntl.LOCK_EX)
-        both = [subprocess.Popen(ARGV, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+        both = [stack.enter_context(_apply_process()) for _ in range(2)]
         while not all(_has_open(process.pid, LOCK) for process in both):  # each has planned its changes, and wants the lock
             assert [process.poll() for process in both] == [None, None]
         assert target.state() == OLD
-    assert sorted(process.communicate(timeout=60)[0] for process in both) == ["0\n", "3\n"], "each tells what it did itself"
-    assert [process.returncode for process in both] == [0, 0] and target.state() == NEW
+        fcntl.flock(handle, fcntl.LOCK_UN)
+        told = sorted(process.communicate(timeout=60)[0] for process in both)
+        assert told == ["0\n", "3\n"], "each tells what it did itself"
+        assert [process.returncode for process in both] == [0, 0] and target.state() == NEW
     assert [entry.state for entry in journal.entries(LiveHost())] == ["done"] * 3, "each change was made once"
+
+
+@contextlib.contextmanager
+def _apply_process() -> Iterator[subprocess.Popen[str]]:
+    """One that is gone, whatever happens, before the private folders are."""
+    process = subprocess.Popen(ARGV, stdout=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
 
 
 def _has_open(pid: int, path: Path) -> bool:
