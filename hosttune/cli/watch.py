@@ -10,9 +10,9 @@ from ..core.door.live import LiveHost
 from ..core.wanted.profile import PATH
 
 HELP = (
-    """When a GPU comes back, its driver is bound, or a module of it is loaded: look at the settings that %s
-declares, and put them right as its `mode` lets. Until it is interrupted; each line says what was done. As a unit: hosttune apply
-boot-units."""
+    """When a GPU comes back, was reset, its driver is bound, or a module of it is loaded: look at the settings that %s
+declares, and put them right as its `mode` lets. A register that somebody else wrote meanwhile is told, and left. Until it is
+interrupted; each line says what was done. As a unit: hosttune apply boot-units."""
     % PATH
 )
 

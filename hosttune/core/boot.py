@@ -9,7 +9,7 @@ hosttune-stage    the profile's models into memory, which a reboot has emptied; 
 
 and while the machine runs:
 
-hosttune-watch    the settings again, when a GPU comes back or its driver is loaded (watch.py)
+hosttune-watch    the settings again, when a GPU comes back, was reset, or its driver is loaded (watch.py)
 hosttune-recheck  by a timer: is all still as declared? Writes nothing; what is not stands in the machine's journal, and in
                   `systemctl --failed`
 
