@@ -8,14 +8,20 @@ nodes boots with 1; a kernel without NUMA has no such file.
 from __future__ import annotations
 
 from ..configured import cmdline
-from ..door.host import Host
+from ..door.host import Host, read_or_none
 from .shape_kept import one_of
 from .shape_sysctl import sysctl_knob
 
 
+NOW, NODES = "/proc/sys/kernel/numa_balancing", "/sys/devices/system/node/online"
+
+
 def at_boot(host: Host) -> str:
-    """The command line's word; without one it depends on how many nodes there are."""
-    return {"disable": "0", "enable": "1"}.get(cmdline.value(host, "numa_balancing") or "", "")
+    """The command line's word. Without one a kernel with a single node leaves it off, and with several it is not told:
+    mm/mempolicy.c, check_numabalancing_enable."""
+    said = {"disable": "0", "enable": "1"}.get(cmdline.value(host, "numa_balancing") or "", "")
+    off_by_itself = not said and host.read(NOW).strip() == "0" and (read_or_none(host, NODES) or "").strip() == "0"
+    return "0" if off_by_itself else said
 
 
 NUMA_BALANCING = sysctl_knob(
