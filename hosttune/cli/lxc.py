@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,7 +20,7 @@ from ..core.lxc import cuda, docker, fleet, needs, outlook, see, store, sync, vm
 from ..core.lxc.needs import Wanted
 from ..core.lxc.patience import Patience
 from ..core.machine.devices import DeviceTable, Node, device_table
-from ..core.model import Refused, Report
+from ..core.model import Hint, Refused, Report
 from ..core.wanted.ignore import apply_ignores
 from ..core.wanted.keys import CONTAINER
 from ..core.wanted.kinds import value
@@ -74,6 +75,30 @@ def _wanted(host: Host, profile: Profile, ct_id: str, words: dict[str, Any], giv
     return outlook.wanted_of(host, declared, words["drop"], words["prune"], serves, given, words["repair"])
 
 
+SYNC = "hosttune lxc sync "
+
+
+def _as_asked(report: Report, words: dict[str, Any], profile_path: str | None = None) -> Report:
+    """A report whose `hosttune lxc sync ID` asks for the same as this command did: pasted without its words it would do
+    something else."""
+    asked = {"--" + key: words.get(key) for key in ("form", "gpus", "caps", "dri", "cpus", "drop", "repair", "prune")}
+    asked["--profile"] = profile_path
+    return replace(report, findings=tuple(replace(f, hint=_with_options(f.hint, asked)) for f in report.findings))
+
+
+def _with_options(hint: Hint, asked: dict[str, Any]) -> Hint:
+    if not hint.command.startswith(SYNC) or "&" in hint.command or "#" in hint.command:
+        return hint
+    there = shlex.split(hint.command)
+    more: list[tuple[str, ...]] = []
+    for name, given in asked.items():
+        if isinstance(given, tuple):  # may be repeated
+            more += [(name, str(one)) for one in given if str(one) not in there]
+        elif given and name not in there:
+            more.append((name,) if given is True else (name, str(given)))
+    return replace(hint, command=" ".join([hint.command, *(shlex.join(option) for option in more)]))
+
+
 @command.command(name="show", short_help="what it gets, what is wrong with it, what sync would do")
 @click.argument("ct_id", metavar="ID")
 @wanted_options(with_profile=True)
@@ -88,6 +113,7 @@ def show(ct_id: str, profile_path: str | None, output: Output, **words: Any) -> 
     if report.facts["running"] != "no":
         config = store.find(host, ct_id)
         report = replace(report, findings=(*report.findings, *docker.advice(host, config, see.devices_for(host, config))))
+    report = _as_asked(report, words, profile_path)
     judged = replace(report, findings=tuple(apply_ignores(report.findings, profile.ignore, output.started)))
     if output.format == "text":
         _tell_gets(report)
@@ -139,7 +165,7 @@ def sync_(ct_ids: tuple[str, ...], every: bool, dry_run: bool, restart: str | No
         policy = restart or (profile.containers[ct_id].restart if ct_id in profile.containers else "never")
         wanted = _wanted(host, profile, ct_id, words)
         report = sync.sync(host, ct_id, wanted, policy, dry_run, prove=cuda.starts, quorum=quorum)
-        return _told(output, _allowed(report, policy, dry_run), profile)
+        return _told(output, _as_asked(_allowed(report, policy, dry_run), words, profile_path), profile)
     devices = see.device_table_of(host)
     ids = fleet.every(host, devices, profile.containers) if every else dict.fromkeys(ct_ids)
     given = vms.assigned(host)
@@ -147,7 +173,8 @@ def sync_(ct_ids: tuple[str, ...], every: bool, dry_run: bool, restart: str | No
     reports = fleet.sync_each(host, orders, dry_run, cuda.starts, quorum, devices)
     reports = [_allowed(report, orders[ct_id].restart, dry_run) for ct_id, report in zip(orders, reports, strict=True)]
     mode = "plan" if dry_run else "apply"
-    return _told(output, fleet.merged(reports, "lxc sync", host.uname()[0], mode), profile)
+    merged = fleet.merged(reports, "lxc sync", host.uname()[0], mode)
+    return _told(output, _as_asked(merged, words, profile_path), profile)
 
 
 def _told(output: Output, report: Report, profile: Profile) -> int:
@@ -214,6 +241,7 @@ def preview(file: str, devices: str, gpu_count: int | None, pve_container: str |
         raise Refused("this is not a container config: it holds NUL bytes", file)
     host, table = _table(devices, gpu_count, pve_container)
     report, new = sync.preview(data, file, _previewed(host, table, words, required), table, "container")
+    report = _as_asked(report, words)
     if output.format == "text":
         sys.stdout.buffer.write(new)
         sys.stdout.buffer.flush()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,18 @@ def test_json_holds_file_meaning_and_findings(numbers: str, capsys: pytest.Captu
     assert host["facts"]["file"].encode() == HEALED == host["steps"][0]["after"].encode()
     assert "c 509:* rwm\topens every number of hidraw" in host["facts"]["gets"]
     assert {"HT420", "HT421"} <= {f["id"] for f in host["findings"]}
+
+
+def test_the_command_that_is_told_asks_for_what_was_asked_here(numbers: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Pasted without its options it would do something else."""
+    asked = ["--form", "dev", "--gpus", "0,1", "--drop", "506", "--drop", "507"]
+    assert main(["lxc", "preview", STALE, "--devices", numbers, *asked]) == 1
+    commands = set(re.findall(r"fix \(host\): +(hosttune lxc sync .*)", capsys.readouterr().err))
+    assert commands == {
+        "hosttune lxc sync ID --form dev --gpus 0,1 --drop 506 --drop 507",
+        "hosttune lxc sync ID --form path --gpus 0,1 --drop 506 --drop 507",
+        "hosttune lxc sync ID --drop 506 --form dev --gpus 0,1 --drop 507",
+    }, "what a hint says itself stands (HT434: --form path, HT420: --drop)"
 
 
 def test_a_file_with_nothing_to_do_is_there_in_json(numbers: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -211,6 +211,27 @@ def test_what_is_seen_inside_decides_between_a_rule_and_a_restart(uvm: dict[str,
         assert (pending.status, pending.because, pending.hint) == ("skip", (id,), told[id].hint), "told once, where the cause is"
 
 
+def test_a_restart_before_the_edit_would_be_made_from_the_old_file() -> None:
+    host = running(real("05"), inside(nvidia_uvm=REPLACED))
+    (pending,) = [f for f in sync.show(host, "200", Wanted(form="dev")).findings if f.id == "HT402"]
+    assert pending.hint.command == "hosttune lxc sync 200 --restart always"
+    (pending,) = [f for f in sync.show(host, "200", Wanted()).findings if f.id == "HT402"]
+    assert pending.hint.command == "pct reboot 200", "nothing is to be edited"
+
+
+def test_what_the_driver_refuses_is_told_once_for_one_errno_and_sends_to_the_doctor() -> None:
+    refused: dict[str, Any] = {"open": "ENXIO"}
+    host = running(real("05"), inside(nvidia0={"open": "EIO"}, nvidiactl=refused, nvidia_uvm=refused))
+    told = [f for f in sync.show(host, "200", Wanted()).findings if f.id == "HT409"]
+    assert [(f.subject, f.status) for f in told if f.status == "fail"] == [("/dev/nvidia0", "fail"), ("/dev/nvidiactl", "fail")]
+    assert "so is 1 more: nvidia-uvm" in told[1].summary and {f.hint.word for f in told} == {"look"}
+
+
+def test_gpus_that_the_host_has_not_are_one_finding() -> None:
+    (told,) = [f for f in sync.show(a_node(real("05")), "200", Wanted(gpus=(0, 6, 7))).findings if "wanted" in f.summary]
+    assert told.summary == "GPU 6, 7 are wanted, and the host has no /dev/nvidiaN of them"
+
+
 def test_a_restart_does_not_help_while_the_host_itself_has_no_right_node() -> None:
     host = running(real("05"), inside(nvidia_uvm={"type": "file"}), nodes={"/dev/nvidia-uvm": {"type": "char", "rdev": "509:0"}})
     report = sync.show(host, "200", Wanted())

@@ -41,7 +41,7 @@ def _id(subject: str) -> str:
 
 def _sync(subject: str, more: str = "") -> Hint:
     return Hint("hosttune lxc sync %s%s" % (_id(subject), more), "host",
-                "nothing: the file is changed; `hosttune lxc live %s` reaches a running container" % _id(subject), "apply")
+                "nothing is restarted; a running container gets rules at once, and a new node at its next start", "apply")
 
 
 def _by_hand(what: str = "correct or remove that line") -> Hint:
@@ -54,10 +54,14 @@ _INCLUDED = _by_hand("correct that line in the included file, which hosttune nev
 def _missing(document: Document, have: Entries, needed: Sequence[Need], wanted: Wanted, devices: DeviceTable, form: str,
              subject: str) -> List[Finding]:
     """Nodes that no entry gives."""
-    out = [finding("HT421", FAIL, subject, "GPU %d is wanted, and the host has no /dev/nvidia%d" % (number, number),
-                   have="GPUs of the host: " + (", ".join(map(str, devices.gpus())) or "none"), want="GPU %d" % number,
-                   hint=Hint("nvidia-smi -L", "host", "declare GPUs that it has (gpus:)", "look"))
-           for number in absent_gpus(have, wanted, devices)]
+    out: List[Finding] = []
+    absent = absent_gpus(have, wanted, devices)
+    if absent:
+        names = "GPU %s %s wanted" % (", ".join(map(str, absent)), "is" if len(absent) == 1 else "are")
+        out.append(finding("HT421", FAIL, subject, "%s, and the host has no /dev/nvidia%s" % (
+                               names, absent[0] if len(absent) == 1 else "N of them"),
+                           have="GPUs of the host: " + (", ".join(map(str, devices.gpus())) or "none"), want=names,
+                           hint=Hint("nvidia-smi -L", "host", "declare GPUs that it has (gpus:)", "look")))
     for need in needed:
         if have.dev(need.path) or have.binds(need.path) or have.hook:
             continue
@@ -246,7 +250,8 @@ def _snapshots(document: Document, devices: DeviceTable, subject: str) -> List[F
         for rule in () if section.free else stale_rules(section, devices):
             out.append(finding("HT425", WARN, subject, "snapshot [%s] holds `%s`, and %d is %s now: a rollback brings it back"
                                % (name, rule.line.value, rule.major, rule.owner or "nobody's"), have=rule.line.value,
-                               hint=Hint("hosttune lxc sync " + _id(subject), "host, after a rollback", "nothing", "apply"),
+                               hint=Hint("hosttune lxc sync " + _id(subject), "host, after a rollback",
+                                         "nothing is restarted", "apply"),
                                evidence=(document.place(rule.line),)))
     return out
 

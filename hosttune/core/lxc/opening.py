@@ -64,6 +64,9 @@ def _node(config: Config, one: see.Inside, devices: DeviceTable, planned: Edit, 
     elif one.state in see.NEEDS_RESTART and not host_has(devices, one.need):
         hint = Hint("nvidia-modprobe -u -c=0" if "uvm" in one.need.path else "nvidia-modprobe -c=0", "host",
                     "the host's node is made first, then the container is restarted", "apply")
+    elif one.state in (see.OTHER, see.MODE):
+        hint = Hint("hosttune doctor --ct " + config.id, "host", "no rule is missing: the doctor says whether the host's own "
+                    "node has the same fault, and what mends it", "look")
     elif one.state in see.NEEDS_RESTART and pending:
         says, hint = "a restart is pending: " + says, pending.hint
     status = ERROR if one.detail.startswith(NOT_TRIED) else SKIP if because else FAIL
@@ -83,7 +86,8 @@ def _alike(found: List[Finding]) -> List[Finding]:
     """Nodes with one and the same fault and one way out are one cause: the first tells the others."""
     out: List[Finding] = []
     for f in found:
-        same = [g for g in found if g.status == FAIL == f.status and (g.id, g.hint) == (f.id, f.hint)]
+        same = [g for g in found if g.status == FAIL == f.status and (g.id, g.hint) == (f.id, f.hint)
+                and (g.have == f.have or f.id != _IDS[see.OTHER])]
         if len(same) < 2 or not f.hint.command:
             out.append(f)
         elif f is same[0]:

@@ -23,6 +23,8 @@ from .repair import plan
 from .store import Config
 
 NEVER, IDLE, ALWAYS = "never", "idle", "always"
+SYNC_AND_RESTART = "hosttune lxc sync %s --restart always"
+"""A start alone would be made from the file as it still is."""
 
 
 @dataclass(frozen=True)
@@ -130,9 +132,12 @@ def outlook(host: Host, ct_id: str, wanted: Wanted, devices: Optional[DeviceTabl
     if stuck:
         lost = see.losses(host, config, pid, devices, wanted.serves)
         nodes = ", ".join(one.need.path for one in stuck)
-        again = restart.actions(config, "%s is wrong inside, and only a start makes it anew" % nodes, lost, ha)
+        why = "%s is wrong inside, and only a start makes it anew" if len(stuck) == 1 else (
+            "%s are wrong inside, and only a start makes them anew")
+        again = restart.actions(config, why % nodes, lost, ha)
     if seen:
-        pending = _pending(config, stuck, again, lost, ha) if stuck else None
+        command = SYNC_AND_RESTART % ct_id if planned.changes else restart.command(config, again, ha)
+        pending = _pending(config, stuck, command, lost) if stuck else None
         more += opening.judge(config, seen, devices, planned, pending)
     promised = promise.left(host, config, pid)
     more += promise.judge(config, promised)
@@ -196,8 +201,7 @@ def _live_rules(config: Config, seen: Sequence[see.Inside], rules: Sequence[str]
                          "nothing is lost, nothing is restarted; it ends with the next start") for rule in missing)
 
 
-def _pending(config: Config, stuck: Sequence[see.Inside], again: Sequence[Action], lost: Sequence[str], ha: bool) -> Finding:
-    command = restart.command(config, again, ha)
+def _pending(config: Config, stuck: Sequence[see.Inside], command: str, lost: Sequence[str]) -> Finding:
     return finding("HT402", FAIL, config.subject, "a restart is pending for %s" % ", ".join(one.need.path for one in stuck),
                    have=stuck[0].detail or stuck[0].state, want="the node that the host has", proof=PROVED,
                    hint=Hint(command, "host", restart.costs(lost), "restart"), evidence=tuple(lost[:3]))

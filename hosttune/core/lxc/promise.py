@@ -44,7 +44,7 @@ def steps(config: Config, closings: Sequence[Closing]) -> Tuple[Step, ...]:
 
 def _step(config: Config, one: Closing, verb: str, rule: str) -> Step:
     words, back = ("lxc-cgroup", *config.tool_options), "deny" if verb == "allow" else "allow"
-    target, before = "%s of the running %s" % (one.rule, config.subject), "%s (%s)" % (one.rule, one.why)
+    target, before = "the running " + config.subject, "%s (%s)" % (one.rule, one.why)
     return Step(FINDING, config.subject, "run", target, before, "devices.%s %s" % (verb, rule), (*words, "devices." + verb, rule),
                 (*words, "devices." + back, rule))
 

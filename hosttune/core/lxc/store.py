@@ -74,7 +74,8 @@ def find(host: Host, ct_id: str, version: Optional[Tuple[int, ...]] = None) -> C
         known = ", ".join(known_ids(host)) or "none"
         if host.who().uid != 0:
             known += "; only root sees root's: sudo hosttune ..."
-        raise Refused("there is no container %s" % ct_id, PVE_FOLDER if nodes else folder, "containers here: " + known)
+        look = "%s   # containers here: %s" % ("pct list" if nodes else "lxc-ls", known)
+        raise Refused("there is no container %s" % ct_id, PVE_FOLDER if nodes else folder, look)
     return Config(ct_id, path, data, follow(host, parse(data, LXC, path=path)), folder=folder)
 
 
@@ -120,7 +121,7 @@ def refuse_unwritable(host: Host, config: Config, after: bytes) -> None:
                       "shorten the container's notes")
     if not _is_quorate(host) or not int(host.lstat(config.path).mode, 8) & 0o200:
         raise Refused("this node has no quorum, so /etc/pve is read-only", config.path,
-                      "bring the cluster back first: pvecm status")
+                      "pvecm status   # bring the cluster back first, or wait for it: --wait-quorum 60")
 
 
 def has_quorum(host: Host) -> bool:

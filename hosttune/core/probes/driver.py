@@ -13,7 +13,7 @@ from ..doctor.survey import UVM_NODE, UVM_TOOLS, Machine, Node
 from ..model import ERROR, FAIL, FITS, OK, SKIP, WARN, Finding, Hint, Probe
 from . import log
 from .nodes import not_asked, sound
-from .scene import Machines, below, host_node, host_of, kernels, whole
+from .scene import Machines, below, fold_alike, host_node, host_of, kernels, whole
 
 _GPU = {
     "EIO": "the GPU did not start (firmware, power, BAR or interrupt)",
@@ -36,6 +36,7 @@ def run(machines: Machines) -> List[Finding]:
             node for node in machine.nodes.values() if sound(machine, node) and (node.access == "ok" or passed(node))
         ]
         judged = [f for f in (_judge(machines, machine, node) for node in fit) if f]
+        judged = fold_alike(judged, lambda f: (f.have, f.hint))
         if fit and not judged:
             opened = [node for node in fit if node.open == "ok"]
             judged = [finding("HT409", OK, "nodes", "%d device nodes open" % len(opened), machine=machine.key)]
@@ -108,7 +109,7 @@ def _on_host(machines: Machines, machine: Machine, node: Node) -> Optional[Findi
 def _cure(node: Node, bdf: str, works: bool, where: str) -> Hint:
     if node.path in (UVM_NODE, UVM_TOOLS) and not works:
         return Hint(_RELOAD, where, "every CUDA program on this host has to end first", "apply")
-    if not bdf and node.open in ("ENODEV", "ENXIO"):
+    if not bdf and node.open in ("ENODEV", "ENXIO") and node.path[len("/dev/nvidia") :].isdigit():
         costs = "nothing is restarted; it finds a card that answers again, else: power off and on, seat, riser"
         return Hint("echo 1 > /sys/bus/pci/rescan", where, costs, "hardware")
     return Hint(

@@ -27,17 +27,17 @@ def together(commands: Sequence[str]) -> str:
     """One line for several nodes: what each needs, once, and the restart, which counts for all of them, last."""
     parts = list(dict.fromkeys(part for command in commands for part in command.split(" && ")))
     last = [part for part in parts if part.startswith(_RESTARTS)]
-    return " && ".join([part for part in parts if part not in last] + last[:1])
+    return " && ".join([part for part in parts if part not in last] + last)
 
 
-_RESTARTS = ("pct reboot", "lxc-stop", "docker restart", "podman restart", "kubectl delete", "# start")
+_RESTARTS = ("pct reboot", "lxc-stop", "lxc-start", "docker restart", "podman restart", "kubectl delete", "# start")
 
 
 def restart(machine: Machine, facts: Optional[ContainerFacts] = None) -> str:
     """The command that starts a container anew, for its kind. facts: its config, which tells Proxmox VE from plain LXC."""
     name = ct_id(machine)
     if facts is not None and facts.dialect == LXC:
-        return "lxc-stop -n %s -r" % name
+        return "lxc-stop -n %s -t 60 && lxc-start -n %s -d" % (name, name)  # lxc-stop -r does not read the file again
     if machine.kind in ("docker", "podman"):
         return "%s restart %s" % (machine.kind, name if name != "CTID" else "CONTAINER")
     if machine.kind == "kubernetes":

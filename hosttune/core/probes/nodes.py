@@ -8,14 +8,14 @@ empty file in its place stays an empty file.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import List, Optional
+from typing import List, Optional, Sequence
 
 from ..catalogue import finding
 from ..doctor.survey import NODES, UVM_TOOLS, Machine, Node
 from ..lxc.facts import ContainerFacts
 from ..model import ERROR, FAIL, FITS, OK, PROVED, SKIP, WARN, Finding, Hint, Probe
 from .heal import RESTART_COSTS, remake, restart, together
-from .scene import Machines, below, ct_id, facts_of, host_node, host_of, whole
+from .scene import Machines, below, ct_id, facts_of, fold_alike, host_node, host_of, whole
 
 
 def run(machines: Machines) -> List[Finding]:
@@ -29,7 +29,7 @@ def run(machines: Machines) -> List[Finding]:
             found.append(_given_none(machines, machine))
             continue
         judged = [f for f in (_judge(machines, machine, node) for node in machine.nodes.values()) if f]
-        judged = _folded(judged) + _unasked(machine)
+        judged = fold_alike(judged, lambda f: f.proof, _mends_all) + _unasked(machine)
         if machine.nodes and not judged and machine.has_nvidia:
             judged = [
                 finding(
@@ -44,22 +44,8 @@ def run(machines: Machines) -> List[Finding]:
     return found
 
 
-def _folded(judged: List[Finding]) -> List[Finding]:
-    """Nodes with one and the same fault are one cause: the first tells the others and what mends them all. One that nothing
-    misses (nvidia-uvm-tools) is told by itself only where it is alone."""
-    out: List[Finding] = []
-    for f in judged:
-        alike = [g for g in judged if g.status in (FAIL, WARN) and (g.id, g.proof, g.machine) == (f.id, f.proof, f.machine)]
-        alike.sort(key=lambda g: g.status == WARN)
-        if f not in alike or len(alike) < 2 or alike[0].status == WARN:
-            out.append(f)
-        elif f is alike[0]:
-            names = ", ".join(g.subject.rpartition("/")[2] for g in alike[1:])
-            hint = replace(f.hint, command=together([g.hint.command for g in alike]))
-            out.append(replace(f, summary="%s; so are %d more: %s" % (f.summary, len(alike) - 1, names), hint=hint))
-        else:
-            out.append(replace(f, status=SKIP, because=(f.id,)))
-    return out
+def _mends_all(alike: Sequence[Finding]) -> Hint:
+    return replace(alike[0].hint, command=together([f.hint.command for f in alike]))
 
 
 def given_none(machines: Machines, machine: Machine) -> bool:
@@ -268,6 +254,9 @@ def _placeholder(machines: Machines, machine: Machine, node: Node, want: str) ->
             hint=hint,
             machine=machine.key,
         )
+    symptom = _same_below(machines, machine, node, "HT404", "is %s, and the host has no right node for a start to take" % what)
+    if symptom:
+        return symptom
     other = host_node(machines, machine, node.path)
     facts = facts_of(machines, machine)
     place = facts.passing(node.path) if facts else ""

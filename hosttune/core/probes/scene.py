@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who stands below whom: the machine that owns the kernel, and what it knows of a container."""
+"""Who stands below whom: the machine that owns the kernel, and what it knows of a container; what is one fault of many nodes."""
 
 from __future__ import annotations
 
-from typing import List, Mapping, Optional
+from dataclasses import replace
+from typing import Callable, List, Mapping, Optional, Sequence
 
 from ..doctor.survey import Machine, Node
 from ..lxc.facts import ContainerFacts
+from ..model import FAIL, SKIP, WARN, Finding, Hint
 
 Machines = Mapping[str, Machine]
 
@@ -70,3 +72,25 @@ def below(machines: Machines, machine: Machine) -> str:
     if machine.kind == "host" or host_of(machines):
         return "host"
     return "the host of this container, as root (CTID is the container's number there)"
+
+
+def fold_alike(
+    judged: Sequence[Finding],
+    key: Callable[[Finding], object],
+    hint: Callable[[Sequence[Finding]], Hint] = lambda alike: alike[0].hint,
+) -> List[Finding]:
+    """Nodes of one machine with one id and one key are one cause: the first tells the others, and `hint` what mends them all.
+    One that nothing misses (nvidia-uvm-tools, a warning) is told by itself only where it is alone."""
+    out: List[Finding] = []
+    for f in judged:
+        alike = [g for g in judged if g.status in (FAIL, WARN) and (g.id, g.machine, key(g)) == (f.id, f.machine, key(f))]
+        alike.sort(key=lambda g: g.status == WARN)
+        if f not in alike or len(alike) < 2 or alike[0].status == WARN:
+            out.append(f)
+        elif f is alike[0]:
+            names = ", ".join(g.subject.rpartition("/")[2] for g in alike[1:])
+            more = "%s; so %s %d more: %s" % (f.summary, "is" if len(alike) == 2 else "are", len(alike) - 1, names)
+            out.append(replace(f, summary=more, hint=hint(alike)))
+        else:
+            out.append(replace(f, status=SKIP, because=(f.id,)))
+    return out
