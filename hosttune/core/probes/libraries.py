@@ -8,8 +8,8 @@ from typing import Any, List, Mapping, Optional
 from ..catalogue import finding
 from ..doctor.survey import LIBRARIES, Machine
 from ..model import FAIL, FITS, OK, PROVED, SKIP, WARN, Finding, Hint, Probe
+from . import given
 from .code import without
-from .nodes import given_none
 from .scene import Machines, host_of, whole
 
 _IDS = {"libcuda.so.1": "HT351", "libnvidia-ml.so.1": "HT353"}
@@ -78,7 +78,7 @@ def _judge(machines: Machines, machine: Machine, name: str) -> Optional[Finding]
 
 def _missing(machines: Machines, machine: Machine, name: str, why: str) -> Finding:
     inside = machine.kind != "host"
-    if given_none(machines, machine):
+    if given.nothing(machines, machine):
         return finding(
             _IDS[name], SKIP, name, "%s does not load: %s" % (name, why), because=("HT410",), machine=machine.key
         )

@@ -14,8 +14,9 @@ from ..catalogue import finding
 from ..doctor.survey import NODES, UVM_TOOLS, Machine, Node
 from ..lxc.facts import ContainerFacts
 from ..model import ERROR, FAIL, FITS, OK, PROVED, SKIP, WARN, Finding, Hint, Probe
+from . import given
 from .heal import RESTART_COSTS, remake, restart, together
-from .scene import Machines, below, ct_id, facts_of, fold_alike, host_node, host_of, whole
+from .scene import Machines, below, ct_id, facts_of, fold_alike, host_node, host_of, majors_line, whole
 
 
 def run(machines: Machines) -> List[Finding]:
@@ -25,8 +26,8 @@ def run(machines: Machines) -> List[Finding]:
     for machine in machines.values():
         if machine.majors is None:
             continue  # the module probe says so
-        if given_none(machines, machine):
-            found.append(_given_none(machines, machine))
+        if given.nothing(machines, machine):
+            found.append(given.judge(machines, machine))
             continue
         judged = [f for f in (_judge(machines, machine, node) for node in machine.nodes.values()) if f]
         judged = fold_alike(judged, lambda f: f.proof, _mends_all) + _unasked(machine)
@@ -46,49 +47,6 @@ def run(machines: Machines) -> List[Finding]:
 
 def _mends_all(alike: Sequence[Finding]) -> Hint:
     return replace(alike[0].hint, command=together([f.hint.command for f in alike]))
-
-
-def given_none(machines: Machines, machine: Machine) -> bool:
-    """A container without any node, seen from inside alone: nobody passed a GPU in. Where the host was asked, its config says
-    more (HT403)."""
-    inside = machine.kind not in ("host", "unknown") and host_of(machines) is None and machine.has_nvidia
-    return inside and bool(machine.nodes) and all(node.errno == "ENOENT" for node in machine.nodes.values())
-
-
-_PASS_IN = {
-    "docker": "docker run --gpus all IMAGE",
-    "podman": "podman run --device nvidia.com/gpu=all IMAGE",
-    "kubernetes": "kubectl edit deployment NAME   # resources: limits: nvidia.com/gpu: 1",
-    "lxc": "hosttune lxc sync CTID --gpus all",
-}
-
-
-def _given_none(machines: Machines, machine: Machine) -> Finding:
-    asked = machine.env.get("NVIDIA_VISIBLE_DEVICES")
-    # LXC skips what was not there when it started (optional): only a runtime gives all that was asked for, or does not start.
-    asked_for = machine.kind in ("docker", "podman", "kubernetes")
-    said = ("NVIDIA_VISIBLE_DEVICES=%s, which means none" % asked,) if asked in ("", "void", "none") else ()
-    return finding(
-        "HT410",
-        FAIL,
-        "nodes",
-        "this container has no GPU: none of %d device nodes is in it, though the driver below is loaded"
-        % len(machine.nodes),
-        have="none",
-        want="at least one GPU",
-        proof=PROVED if asked_for else FITS,
-        decide=""
-        if asked_for
-        else "grep -n nvidia /etc/pve/lxc/CTID.conf   # on the host: lines are there? then start it anew",
-        evidence=("%s and all the others: ENOENT" % next(iter(machine.nodes)), _majors_line(machine, "195:255"), *said),
-        hint=Hint(
-            _PASS_IN.get(machine.kind, "ls -l /dev/nvidia*   # pass these in, where this container is made"),
-            below(machines, machine),
-            "the container is made, or started, anew",
-            "reconfigure" if machine.kind in _PASS_IN else "look",
-        ),
-        machine=machine.key,
-    )
 
 
 def sound(machine: Machine, node: Node) -> bool:
@@ -144,11 +102,6 @@ def _status(node: Node) -> str:
     return WARN if node.path == UVM_TOOLS else FAIL
 
 
-def _majors_line(machine: Machine, number: str) -> str:
-    major = int(number.partition(":")[0])
-    return "/proc/devices: %d is %s" % (major, machine.owner(major) or "nobody's")
-
-
 def _same_below(machines: Machines, machine: Machine, node: Node, id: str, what: str) -> Optional[Finding]:
     """The host's own node has the fault: the container only shows it."""
     other = host_node(machines, machine, node.path)
@@ -164,7 +117,7 @@ def _absent(machines: Machines, machine: Machine, node: Node, want: str) -> Find
     symptom = _same_below(machines, machine, node, "HT403", "is absent, as it is on the host")
     if symptom:
         return symptom
-    evidence = ["%s: ENOENT" % node.path, _majors_line(machine, want)]
+    evidence = ["%s: ENOENT" % node.path, majors_line(machine, want)]
     if machine.kind == "host":
         return finding(
             "HT403",
@@ -238,7 +191,7 @@ def _absent(machines: Machines, machine: Machine, node: Node, want: str) -> Find
 def _placeholder(machines: Machines, machine: Machine, node: Node, want: str) -> Finding:
     what = "an empty file" if node.type == "file" and not node.size else "a %s" % node.type
     have = "%s, mode %s, %d bytes" % (node.type, node.mode, node.size)
-    evidence = ["%s: %s" % (node.path, have), _majors_line(machine, want)]
+    evidence = ["%s: %s" % (node.path, have), majors_line(machine, want)]
     summary = "%s is %s, not a device; no mode makes it one" % (node.path, what)
     if machine.kind == "host":
         hint = Hint("rm %s && %s" % (node.path, remake(node.path)), "host", "nothing is restarted", "apply")
@@ -295,7 +248,7 @@ def _stale_inode(machines: Machines, machine: Machine, node: Node, want: str) ->
     if symptom:
         return symptom
     other = host_node(machines, machine, node.path)
-    evidence = ["%s: %s, link count 0, %s" % (node.path, node.rdev, _opened(node)), _majors_line(machine, want)]
+    evidence = ["%s: %s, link count 0, %s" % (node.path, node.rdev, _opened(node)), majors_line(machine, want)]
     if other is not None and other.rdev:
         evidence.append("host: %s is %s now" % (node.path, other.rdev))
     seen = node.open in ("ENXIO", "EPERM") or node.open.startswith("not-tried")
@@ -333,9 +286,9 @@ def _stale_number(machines: Machines, machine: Machine, node: Node, want: str) -
     symptom = _same_below(machines, machine, node, "HT405", "has the number %s, as it has on the host" % node.rdev)
     if symptom:
         return symptom
-    evidence = ["%s: %s, %s" % (node.path, node.rdev, _opened(node)), _majors_line(machine, want)]
+    evidence = ["%s: %s, %s" % (node.path, node.rdev, _opened(node)), majors_line(machine, want)]
     if node.rdev.partition(":")[0] != want.partition(":")[0]:
-        evidence.append(_majors_line(machine, node.rdev))
+        evidence.append(majors_line(machine, node.rdev))
     if machine.kind == "host":
         hint = Hint(
             remake(node.path),

@@ -74,6 +74,12 @@ def below(machines: Machines, machine: Machine) -> str:
     return "the host of this container, as root (CTID is the container's number there)"
 
 
+def majors_line(machine: Machine, number: str) -> str:
+    """Who has a number's major, as evidence."""
+    major = int(number.partition(":")[0])
+    return "/proc/devices: %d is %s" % (major, machine.owner(major) or "nobody's")
+
+
 def fold_alike(
     judged: Sequence[Finding],
     key: Callable[[Finding], object],
