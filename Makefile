@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 # Two processes: the lab's guest in one, what uses this machine's own containers in the other (tests/conftest.py).
-SIDE_BY_SIDE := -n 2 --dist loadgroup
+SIDE_BY_SIDE := -n 2 --no-loadscope-reorder
 # Root has what the kernel tests need: there a missing piece is a failure, for anyone else a skip with its reason.
 KERNEL := $(if $(filter 0,$(shell id -u)),required,optional)
 

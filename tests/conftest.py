@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
 
 MORE = int(os.environ.get("HOSTTUNE_EXAMPLES", "0"))
 
@@ -20,9 +22,14 @@ ONE_AFTER_THE_OTHER = {"lab": "lab"} | dict.fromkeys(("ansible", "bench", "gpu",
 """Folders of tests, by what they share: the lab's guest, or this machine's containers, mounts and ports."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """For pytest-xdist: what shares something stays in one process; any other file goes to whichever is free."""
-    here = Path(__file__).parent
-    for item in items:
-        folder, *_ = item.path.relative_to(here).parts
-        item.add_marker(pytest.mark.xdist_group(ONE_AFTER_THE_OTHER.get(folder, item.path.stem)))
+class SideBySide(LoadScopeScheduling):  # type: ignore[misc]
+    """What shares something stays in one process; any other file goes to whichever is free."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return ONE_AFTER_THE_OTHER.get(Path(file).relative_to("tests").parts[0], file)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SideBySide:
+    """For `pytest -n 2` (make test, make check)."""
+    return SideBySide(config, log)
