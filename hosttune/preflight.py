@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from . import nvml
-from .core import boot, engine
+from .core import engine
 from .core.catalogue import finding
 from .core.doctor import examine
 from .core.doctor.survey import Declared
@@ -21,6 +21,7 @@ from .core.gpu import gpus
 from .core.lxc import inside
 from .core.model import ERROR, FAIL, OK, SKIP, WARN, Finding, Hint, Refused, Report
 from .core.pci import bus
+from .core.unattended import bound
 from .core.wanted.profile import Profile
 from .data import machine
 
@@ -68,7 +69,7 @@ def _told(name: str, check: Callable[[], list[Finding]]) -> list[Finding]:
 
 def knobs(host: Host, profile: Profile, driver: bool = False) -> list[Finding]:
     """Every declared setting is in force now; driver: those that nvidia-smi is asked for, which may mend nodes."""
-    by_name, _ = boot.with_profile(profile)
+    by_name, _ = bound.with_profile(profile)
     if not profile.knobs:
         return []
     wants, look = engine.wants_of((), profile.knobs, by_name), Glance(host)

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import click
 
-from ..core import boot, engine
+from ..core import engine
 from ..core.door.live import LiveHost
 from ..core.model import Report
+from ..core.unattended import bound
 from .output import Output, reporting
 from .profile import load, profile_option
 
@@ -20,7 +21,7 @@ from .profile import load, profile_option
 def command(knobs: tuple[str, ...], dry_run: bool, profile_path: str | None, output: Output) -> int:
     """Make the settings of this host as wanted: shown, backed up, written, read back, journalled."""
     profile, host = load(profile_path), LiveHost()
-    by_name, by_id = boot.with_profile(profile)
+    by_name, by_id = bound.with_profile(profile)
     wants = engine.wants_of(knobs, profile.knobs, by_name)
     done = engine.tune(host, wants, by_name, by_id, dry_run)
     return output.emit(

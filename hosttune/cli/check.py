@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import click
 
-from ..core import boot, engine
+from ..core import engine
 from ..core.door.glance import Glance
 from ..core.model import Report
 from ..core.settings import settings, unasked, wants
+from ..core.unattended import bound
 from .output import Output, reporting
 from .profile import load, profile_option
 from .replay import host_of, keep_host, replay_option
@@ -31,7 +32,7 @@ def command(
     only ever reported. Changes nothing, starts nothing; --nvml starts nvidia-smi, which may load the driver and make its nodes.
     """
     profile, host = load(profile_path), host_of(replay, record)
-    by_name, _ = boot.with_profile(profile)
+    by_name, _ = bound.with_profile(profile)
     wanted = wants(profile, by_name, knobs, nvml)
     look = Glance(host)
     findings = [f for name, want in wanted.items() for f in engine.check(by_name[name], look, want)]

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import click
 
-from ..core import boot
 from ..core.door.live import LiveHost
+from ..core.unattended import main
 from ..core.wanted.profile import PATH
 
 HELP = (
@@ -22,4 +22,4 @@ def command() -> int:
     """Listen to the kernel, in the foreground."""
     from ..render.visible import visible
 
-    return boot.watching(LiveHost(), lambda line: click.echo(visible(line)))
+    return main.watching(LiveHost(), lambda line: click.echo(visible(line)))

@@ -103,12 +103,12 @@ def line(request: Mapping[str, Any]) -> bytes:
 def archive() -> bytes:
     """The part of the core that a boot needs, as a program: `python3 -I FILE knobs`.
 
-    Only what boot.py imports, directly or not, so that every copy of the core makes the same bytes: Ansible bundles no more
-    than a module's own imports.
+    Only what unattended/main.py imports, directly or not, so that every copy of the core makes the same bytes: Ansible bundles
+    no more than a module's own imports.
     """
-    head = [("__main__.py", b"import sys\n\nfrom hosttune.core.boot import main\n\nsys.exit(main(sys.argv[1:]))\n")]
+    head = [("__main__.py", b"import sys\n\nfrom hosttune.core.unattended.main import main\n\nsys.exit(main(sys.argv[1:]))\n")]
     # Not compressed: it lies on a disk, and each check makes it anew to compare digests.
-    return zipped([*head, _INIT, *sorted(closure("hosttune/core/boot.py", _read).items())], zipfile.ZIP_STORED)
+    return zipped([*head, _INIT, *sorted(closure("hosttune/core/unattended/main.py", _read).items())], zipfile.ZIP_STORED)
 
 
 def closure(start: str, read: Callable[[str], Optional[bytes]]) -> Dict[str, bytes]:

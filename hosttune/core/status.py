@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Callable, Dict, List, Mapping, Sequence, Tuple
 
-from . import boot, engine, journal
+from . import engine, journal
 from .catalogue import finding
 from .door.glance import Glance
 from .door.host import Host, Unrecorded, errname, read_or_none
@@ -22,6 +22,7 @@ from .model import ERROR, FAIL, OK, WARN, Action, Finding, Hint, Refused, Report
 from .pci import bus
 from .settings import wants
 from .stage import declared as models
+from .unattended import bound
 from .wanted.profile import Profile
 
 OWN_UNIT = "HT911"
@@ -101,7 +102,7 @@ def words_of(seconds: float) -> str:
 
 
 def _settings(host: Host, profile: Profile) -> Report:
-    by_name, _ = boot.with_profile(profile)
+    by_name, _ = bound.with_profile(profile)
     look = Glance(host)
     planned = [engine.plan(by_name[name], look, want) for name, want in wants(profile, by_name).items()]
     return Report(

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from hosttune.core import ears, inotify, uevents
-from hosttune.core.registers import quiet
+from hosttune.core.unattended import ears, inotify, uevents
+from hosttune.core.unattended.registers import quiet
 from hosttune.core.wanted.profile import PATH
 from tests.kernel.fake_tree import FakeTrees
 from tests.kernel.mission import private_state
@@ -35,11 +35,11 @@ PATIENCE = 30
 """Seconds until a test gives up; it waits for what it sees, not for a time."""
 WATCH = """
 import sys
-from hosttune.core import boot, watch
+from hosttune.core.unattended import main, watch
 watch.wakes = lambda event: (
     event.get("DEVPATH") == "/devices/virtual/mem/null" or event.get("ACTION") == "lost" or event.get("SUBSYSTEM") == "inotify"
 )
-sys.exit(boot.main(["watch"]))
+sys.exit(main.main(["watch"]))
 """
 
 
@@ -267,7 +267,7 @@ def test_the_kernels_limits_are_told_once_and_nothing_is_taken_for_heard(
     script = """
 import sys
 from pathlib import Path
-from hosttune.core import inotify
+from hosttune.core.unattended import inotify
 Path("/proc/sys/user/max_inotify_%s").write_text("%d")
 try:
     ear = inotify.GpuFiles(print)

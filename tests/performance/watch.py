@@ -34,7 +34,7 @@ from tests.kernel.test_watch import WATCH, announce, close_a_node
 
 GPUS = 8
 SECONDS = 20
-OFTEN = "from hosttune.core import registers\nregisters.TIMES = 1 << 30\n"
+OFTEN = "from hosttune.core.unattended import registers\nregisters.TIMES = 1 << 30\n"
 """Else the watch takes the losses of this program for somebody's who will not give way."""
 PROFILE = {"mode": "apply", "knobs": {"pcie-max-read-request": "4096"}}
 

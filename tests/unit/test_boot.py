@@ -13,18 +13,19 @@ from typing import Any
 
 import pytest
 
-from hosttune.core import boot, corezip, engine, units
+from hosttune.core import corezip, engine, units
 from hosttune.core.door.host import digest
 from hosttune.core.knobs import boot_units
 from hosttune.core.model import Refused
 from hosttune.core.recording.merge import merge
 from hosttune.core.recording.replay import ReplayHost
 from hosttune.core.stage import manifest, nodes, tmpfs
+from hosttune.core.unattended import bound, keeping, stages
 from hosttune.core.wanted.profile import PATH, validate
 
 MACHINE = json.loads((Path(__file__).parents[1] / "cases/knobs/mrrs-512-to-4096.json").read_text())["machine"]
 SETPCI = "setpci -s 0000:11:00.0 CAP_EXP+8.w=5000:7000"
-OFF_FILE = {"files": {boot.OFF: {"errno": "ENOENT"}}}
+OFF_FILE = {"files": {keeping.OFF: {"errno": "ENOENT"}}}
 
 
 def host(profile: Any, **more: Any) -> ReplayHost:
@@ -34,7 +35,7 @@ def host(profile: Any, **more: Any) -> ReplayHost:
 
 def run(machine: ReplayHost, stage: str = "knobs") -> tuple[int, list[str]]:
     said: list[str] = []
-    return boot.run(machine, stage, said.append), said
+    return stages.run(machine, stage, said.append), said
 
 
 APPLY = {"mode": "apply", "knobs": {"pcie-max-read-request": "4096", "boot-units": "on"}}
@@ -59,10 +60,10 @@ def test_plan_only_says_what_it_would() -> None:
 
 @pytest.mark.parametrize(
     "more",
-    [{"files": {"/proc/cmdline": "ro quiet hosttune=off\n"}}, {"files": {boot.OFF: ""}}],
+    [{"files": {"/proc/cmdline": "ro quiet hosttune=off\n"}}, {"files": {keeping.OFF: ""}}],
     ids=["kernel-parameter", "file"],
 )
-@pytest.mark.parametrize("stage", sorted(boot.STAGES))
+@pytest.mark.parametrize("stage", sorted(stages.STAGES))
 def test_one_word_stops_it(more: dict[str, Any], stage: str) -> None:
     machine = host(APPLY, **more)
     code, said = run(machine, stage)
@@ -113,7 +114,7 @@ def test_guests_wait_for_settings_and_nodes_but_for_no_copy() -> None:
 )
 def test_a_boot_waits_for_a_network_only_for_a_model_of_another_machine(sources: list[str], waits: bool) -> None:
     models = {"m%d" % number: {"source": spec} for number, spec in enumerate(sources)}
-    by_name, _ = boot.with_profile(validate(dict(APPLY, models=models)))
+    by_name, _ = bound.with_profile(validate(dict(APPLY, models=models)))
     sha = "sha256:" + digest(corezip.archive())
     absent = {"files": {boot_units.code_path(sha): {"errno": "ENOENT"}, PATH: {"errno": "ENOENT"}}}
     _, steps = engine.plan(by_name["boot-units"], ReplayHost(merge(merge(MACHINE, SYSTEMD), absent)), "on")
@@ -157,7 +158,7 @@ def test_the_units_are_planned_with_profile_and_code() -> None:
     sha = "sha256:" + digest(corezip.archive())
     absent = {"files": {boot_units.code_path(sha): {"errno": "ENOENT"}, PATH: {"errno": "ENOENT"}}}
     machine = ReplayHost(merge(merge(MACHINE, SYSTEMD), absent))
-    by_name, _ = boot.with_profile(validate(APPLY))
+    by_name, _ = bound.with_profile(validate(APPLY))
     findings, steps = engine.plan(by_name["boot-units"], machine, "on")
     targets = {step.target: step for step in steps}
     assert set(targets) == {
@@ -179,7 +180,7 @@ def test_the_units_are_planned_with_profile_and_code() -> None:
 
 
 def test_another_profile_is_another_text() -> None:
-    by_name, _ = boot.with_profile(validate(APPLY))
+    by_name, _ = bound.with_profile(validate(APPLY))
     machine = ReplayHost(merge(merge(MACHINE, SYSTEMD), {"files": {PATH: "{}", boot_units.code_path("sha256:" + digest(
         corezip.archive())): {"errno": "ENOENT"}}}))  # fmt: skip
     findings = engine.check(by_name["boot-units"], machine, "on")
@@ -189,7 +190,7 @@ def test_another_profile_is_another_text() -> None:
 def test_without_systemd_or_a_profile_nothing_is_kept() -> None:
     no_systemd = {"dirs": {"/run/systemd/system": {"errno": "ENOENT"}}}
     for knob, machine in (
-        (boot.with_profile(validate(APPLY))[0]["boot-units"], ReplayHost(merge(MACHINE, no_systemd))),
+        (bound.with_profile(validate(APPLY))[0]["boot-units"], ReplayHost(merge(MACHINE, no_systemd))),
         (boot_units.BOOT_UNITS, ReplayHost(merge(MACHINE, SYSTEMD))),
     ):  # fmt: skip
         (found,) = engine.check(knob, machine, "on")
@@ -219,7 +220,7 @@ def test_the_archive_holds_all_that_it_imports() -> None:
     names = zipfile.ZipFile(io.BytesIO(corezip.archive())).namelist()
     assert {
         "__main__.py",
-        "hosttune/core/boot.py",
+        "hosttune/core/unattended/main.py",
         "hosttune/core/door/child_script.py",
         "hosttune/core/lxc/sync.py",
         "hosttune/core/stage/copy.py",
@@ -229,7 +230,7 @@ def test_the_archive_holds_all_that_it_imports() -> None:
 
 def test_what_a_unit_says_is_in_the_journal_when_it_says_it() -> None:
     """A line in a buffer is lost when the time limit ends the process, and the wait for a quorum would look like a hang."""
-    ended = "import os; from hosttune.core import boot; boot._tell('no quorum: waiting'); os._exit(0)"
+    ended = "import os; from hosttune.core.unattended import main; main._tell('no quorum: waiting'); os._exit(0)"
     done = subprocess.run([sys.executable, "-c", ended], stdout=subprocess.PIPE, text=True)
     assert done.stdout == "no quorum: waiting\n"
 
@@ -243,7 +244,7 @@ def test_every_unit_is_stopped_by_the_same_words() -> None:
 
 def test_a_recheck_writes_nothing_whatever_the_profile_lets_it() -> None:
     machine = host(dict(APPLY, mode="apply"), files={"/proc/driver/nvidia/version": {"errno": "ENOENT"}})
-    code, said = run(machine, boot.RECHECK)
+    code, said = run(machine, stages.RECHECK)
     assert (code, machine.effects) == (1, [])
     assert "would change 0000:11:00.0 MaxReadReq" in said and said[-1] == "recheck: 1 not as wanted"
 
@@ -279,6 +280,6 @@ def test_every_node_is_made_by_a_call_of_its_own() -> None:
         "commands": {" ".join(argv): {"out": ""} for argv in [["modprobe", "nvidia"], ["modprobe", "nvidia-uvm"], *calls]},
     })  # fmt: skip
     said: list[str] = []
-    boot._make_nodes(host, said.append)
+    stages._make_nodes(host, said.append)
     assert said == []
     assert [effect["argv"] for effect in host.effects][2:] == calls

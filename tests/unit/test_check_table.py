@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 
 from hosttune.cli import main
-from hosttune.core import boot, engine
+from hosttune.core import engine
 from hosttune.core.catalogue import finding
 from hosttune.core.knobs import KNOBS
 from hosttune.core.model import FAIL, OK, REPORT, SKIP, Finding, Hint, Report
@@ -20,6 +20,7 @@ from hosttune.core.recording.merge import merge
 from hosttune.core.recording.replay import ReplayHost
 from hosttune.core.recording.shape import SCHEMA
 from hosttune.core.settings import Setting, settings, wants
+from hosttune.core.unattended import bound
 from hosttune.core.wanted.profile import Profile, validate
 from hosttune.render import check_table
 
@@ -39,7 +40,7 @@ def eight_gpus(**more: Any) -> dict[str, Any]:
 
 
 def settings_of(profile: Profile, *names: str) -> dict[str, Setting]:
-    by_name, _ = boot.with_profile(profile)
+    by_name, _ = bound.with_profile(profile)
     return settings(profile, by_name, wants(profile, by_name, names))
 
 

@@ -11,12 +11,13 @@ import pytest
 
 from hosttune import preflight
 from hosttune.cli import main
-from hosttune.core import boot, engine
+from hosttune.core import engine
 from hosttune.core.configured import modprobe, module_options
 from hosttune.core.gpu.nvidia_smi import ASK
 from hosttune.core.knobs import BY_ID, KNOBS, NVIDIA
 from hosttune.core.recording.replay import ReplayHost
 from hosttune.core.settings import wants
+from hosttune.core.unattended import keeping, stages
 from hosttune.core.wanted.profile import PATH, validate
 from tests.unit import gpu_host
 
@@ -130,7 +131,7 @@ def test_at_boot_the_drivers_own_settings_come_after_its_nodes(stage: str, comma
     lowered = {"rc": 0, "then": {"commands": {SMI: {"out": TOLD.replace("600.00, 300", "450.00, 300")}}}}
     more = {
         "files": {
-            PATH: json.dumps(profile), boot.OFF: NOBODY, "/var/lib/hosttune/journal.jsonl": NOBODY,
+            PATH: json.dumps(profile), keeping.OFF: NOBODY, "/var/lib/hosttune/journal.jsonl": NOBODY,
             f"/proc/driver/nvidia/gpus/{GPU}/information": "Device Minor: \t 0\n",
         },
         "dirs": {"/proc/driver/nvidia/gpus": [GPU]},
@@ -138,7 +139,7 @@ def test_at_boot_the_drivers_own_settings_come_after_its_nodes(stage: str, comma
     }  # fmt: skip
     host = Ran(gpu_host.machine(ROWS, more))
     said: list[str] = []
-    assert boot.run(host, stage, said.append) == 0, said
+    assert stages.run(host, stage, said.append) == 0, said
     assert {argv for argv in host.ran if argv.startswith("nvidia-smi")} == commands
     if commands:
         assert host.ran.index(SMI) > host.ran.index("nvidia-modprobe -u -c=0")

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from hosttune.core import boot, uevents, watch
 from hosttune.core.recording.merge import merge
 from hosttune.core.recording.replay import ReplayHost
+from hosttune.core.unattended import keeping, uevents, watch
 from hosttune.core.wanted.profile import PATH
 
 GPU = "0000:11:00.0"
@@ -36,7 +36,7 @@ def config(control: int) -> dict[str, str]:
 
 def host(control: int = 0x593F, profile: Any = PROFILE, **more: Any) -> ReplayHost:
     done = {SETPCI: {"rc": 0, "then": {"files": {CONFIG: config(0x593F)}}}}
-    files = {PATH: profile if isinstance(profile, str) else json.dumps(profile), boot.OFF: {"errno": "ENOENT"},
+    files = {PATH: profile if isinstance(profile, str) else json.dumps(profile), keeping.OFF: {"errno": "ENOENT"},
              STATUS: "active\n", "/proc/driver/nvidia/version": "NVRM version: 595.71.05\n", CONFIG: config(control)}  # fmt: skip
     return ReplayHost(merge(merge(MACHINE, {"files": files, "commands": done}), more))
 
@@ -308,7 +308,7 @@ def test_a_bad_profile_is_told_and_ends_no_watch(profile: str) -> None:
 
 
 def test_one_word_stops_it() -> None:
-    machine = host(0x293F, files={boot.OFF: ""})
+    machine = host(0x293F, files={keeping.OFF: ""})
     assert Story(machine, [BIND], []).told() == [] and register(machine) == 0x293F
 
 

@@ -125,8 +125,9 @@ from typing import Any, Dict
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils.core import boot, engine, knobs, model, task
+from ..module_utils.core import engine, knobs, model, task
 from ..module_utils.core.door import host, live
+from ..module_utils.core.unattended import bound
 from ..module_utils.core.wanted import profile
 
 SPEC = {
@@ -149,7 +150,7 @@ def tune(door: host.Host, params: Dict[str, Any], check_mode: bool) -> Dict[str,
     """The task's return values. Raises Refused for a profile that is wrong."""
     own = {key: params[key] for key in ("knobs", "mode", "ignore")}
     wanted = profile.validate(task.profile_data(params["profile"], **own), "hosttune", knobs.KNOBS)
-    by_name, by_id = boot.with_profile(wanted)
+    by_name, by_id = bound.with_profile(wanted)
     wants = engine.wants_of((), wanted.knobs or {}, by_name)
     dry = check_mode or wanted.mode == "plan"
     done = engine.tune(door, wants, by_name, by_id, dry)

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from typing import List, Sequence
 
-from .. import boot, engine
+from .. import engine
 from ..catalogue import finding
 from ..door.host import Host, errname, list_or_empty
 from ..knobs.boot_units import KNOBS_UNIT, NAME, STAGE_UNIT, UNITS
 from ..model import FAIL, OK, PROVED, WARN, Finding, Hint, Refused
 from ..stage import declared, source, whole
+from ..unattended import bound
 from ..wanted.profile import PATH, Profile
 from . import remedy
 
@@ -66,7 +67,7 @@ def models(host: Host, profile: Profile, caches: Sequence[str]) -> List[Finding]
 
 def settings(host: Host, profile: Profile) -> List[Finding]:
     """HT711 for each declared setting: by its own file, or by hosttune's boot unit, else it falls back."""
-    by_name, _ = boot.with_profile(profile)
+    by_name, _ = bound.with_profile(profile)
     kept = KNOBS_UNIT in list_or_empty(host, WANTS) and remedy.has_profile(host) and remedy.acts(profile)
     found = remedy.unjudged(profile)
     for name, want in engine.wants_of((), profile.knobs or {}, by_name).items():

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # For the type checker only: in the collection, plugins/module_utils/core is a link to hosttune/core.
 from hosttune.core import afterlife as afterlife
-from hosttune.core import boot as boot
 from hosttune.core import engine as engine
 from hosttune.core import installed as installed
 from hosttune.core import knobs as knobs

@@ -14,8 +14,8 @@ import os
 import struct
 from typing import Any, Callable, Dict, FrozenSet, Iterable, List, Set, Tuple
 
-from .door.host import errname
-from .pci import bus
+from ..door.host import errname
+from ..pci import bus
 from .uevents import Event
 
 QUIET = "inotify"

@@ -13,11 +13,11 @@ from __future__ import annotations
 import time
 from typing import Callable, FrozenSet, List, Optional
 
-from . import boot
-from .door.host import Host, errname
+from ..door.host import Host, errname
+from ..knobs import KNOBS
+from ..model import Refused, Report
+from . import keeping
 from .inotify import NODE
-from .knobs import KNOBS
-from .model import Refused, Report
 from .registers import KNOB, Registers, quiet
 from .uevents import LOST, Event
 
@@ -56,7 +56,7 @@ def words(events: List[Event]) -> str:
 
 def watch(
     host: Host,
-    say: boot.Say,
+    say: keeping.Say,
     wait: Wait,
     listen: Listen = lambda forget: frozenset(),
     now: Callable[[], float] = time.monotonic,
@@ -93,19 +93,19 @@ def watch(
             say("left as it is: the next event, hosttune-recheck or `hosttune apply` will see to it")
 
 
-def keep(host: Host, say: boot.Say, why: str, events: List[Event], registers: Registers, listen: Listen) -> bool:
+def keep(host: Host, say: keeping.Say, why: str, events: List[Event], registers: Registers, listen: Listen) -> bool:
     """Look, put right, tell. Whether all is as wanted now. A bad profile is told, and ends no watch."""
     told: List[str] = []
     registers.unlearn()
     try:
-        profile = boot.declared(host, told.append)
+        profile = keeping.declared(host, told.append)
         if profile is None:
             return True
-        reports = boot.knobs(host, profile, which=boot.askable(host), known=registers.spare(KNOBS))
+        reports = keeping.knobs(host, profile, which=keeping.askable(host), known=registers.spare(KNOBS))
         registers.heard = listen(True)
         registers.learn([f for report in reports for f in report.findings])
         if any(event.get("DEVPATH") == "/module/nvidia_uvm" for event in events):
-            reports += boot.containers(
+            reports += keeping.containers(
                 host, profile, told.append
             )  # its number is a new one, and their rules name the old
     except Refused as e:
@@ -119,11 +119,11 @@ def keep(host: Host, say: boot.Say, why: str, events: List[Event], registers: Re
     for line in told:
         say("%s: %s" % (why, line))
     _tell(reports, profile.mode == "plan", why, say)
-    return not any(boot.wrong(report) for report in reports)
+    return not any(keeping.wrong(report) for report in reports)
 
 
-def _tell(reports: List[Report], dry: bool, why: str, say: boot.Say) -> None:
-    lines = [line for report in reports for line in boot.lines(report, dry)]
+def _tell(reports: List[Report], dry: bool, why: str, say: keeping.Say) -> None:
+    lines = [line for report in reports for line in keeping.lines(report, dry)]
     if lines:
         say("%s:" % why)
         for line in lines:

@@ -12,12 +12,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple
 
-from .door.host import Host, read_or_none
-from .gpu import own
+from ..door.host import Host, read_or_none
+from ..gpu import own
+from ..knobs import pcie_max_read_request
+from ..model import FAIL, OK, Finding, Knob, Reading
+from ..pci import bus
 from .inotify import QUIET, WRITE
-from .knobs import pcie_max_read_request
-from .model import FAIL, OK, Finding, Knob, Reading
-from .pci import bus
 from .uevents import LOST, Event
 
 KNOB = pcie_max_read_request.PCIE_MAX_READ_REQUEST
