@@ -464,6 +464,21 @@ def test_a_redacted_recording_holds_no_name_and_is_still_replayed() -> None:
     assert redact(clean) == clean
 
 
+def test_an_included_file_keeps_what_is_judged_of_it_and_nothing_else() -> None:
+    """It lies anywhere, and LXC passes over whatever in it does not begin with its name."""
+    text = "# note: t0ken\nPASSWORD=t0ken\nlxc.environment = HF_TOKEN=t0ken\nlxc.cgroup2.devices.allow = c 511:* rwm\n"
+    files = {
+        "/etc/pve/lxc/200.conf": "arch: amd64\nlxc.include: /srv/gpu.conf\nlxc.include: /srv/more\n",
+        "/srv/gpu.conf": text,
+        "/srv/more/a.conf": "lxc.include = /srv/deep.conf\n" + text,
+        "/srv/deep.conf": text,
+    }
+    clean = redact({"schema": SCHEMA, "machines": {"host": {"files": files}}})["machines"]["host"]["files"]
+    assert "t0ken" not in json.dumps(clean)
+    for path in ("/srv/gpu.conf", "/srv/more/a.conf", "/srv/deep.conf"):
+        assert clean[path].count("\n") == files[path].count("\n") and "lxc.cgroup2.devices.allow = c 511:* rwm" in clean[path]
+
+
 def test_a_host_called_pve_does_not_lose_its_paths() -> None:
     host = load(redact({"schema": SCHEMA, "machines": {"host": machine("healthy-host")}}), machine)["host"]
     seen = survey(host, Declared(gpus=8, container_ids=("200",)))

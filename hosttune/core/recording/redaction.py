@@ -8,7 +8,7 @@ Paths and commands are keys of a recording, and are cleaned the same way as the 
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, List, Mapping, Pattern, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Pattern, Tuple
 
 _COMMON_NAMES = {"host", "pve", "proxmox", "localhost", "debian", "ubuntu", "lxc", "docker", "podman", "nvidia"}
 """Names that installers give. They name nobody, and replacing them would change what a replay understands."""
@@ -32,6 +32,9 @@ _IN_CONFIGS: Tuple[Tuple[Pattern[str], str], ...] = (
     (re.compile(r"(?m)^#.*$"), "#redacted"),
 )
 """Notes, names and variables of a container's config: people write tokens there. The number of lines stays."""
+_IN_INCLUDED = (re.compile(r"(?m)^(?!\s*lxc\.)[^\n]+$"), "#redacted")
+"""LXC passes over what does not begin with its name: anything may stand there, in a file that lies anywhere."""
+_INCLUDES = re.compile(r"(?m)^\s*lxc\.include\s*[:=]\s*[\"']?(/[^\s\"']*)")
 
 
 def redact(recording: Mapping[str, Any]) -> Dict[str, Any]:
@@ -41,6 +44,7 @@ def redact(recording: Mapping[str, Any]) -> Dict[str, Any]:
     """
     names = _names(recording)
     uuids: Dict[str, str] = {}
+    included = tuple(_included(recording))
 
     def number(match: "re.Match[str]") -> str:
         if match.group(0).lower() in _OF_EVERYBODY:
@@ -55,14 +59,16 @@ def redact(recording: Mapping[str, Any]) -> Dict[str, Any]:
             value = pattern.sub(into, value)
         return value
 
+    def more(path: str) -> Tuple[Tuple[Pattern[str], str], ...]:
+        if any(path == one or path.startswith(one.rstrip("/") + "/") for one in included):
+            return (_IN_INCLUDED, *_IN_CONFIGS)
+        return _IN_CONFIGS if _is_config(path) else ()
+
     def clean(value: Any, patterns: Tuple[Tuple[Pattern[str], str], ...]) -> Any:
         if isinstance(value, str):
             return text(value, patterns)
         if isinstance(value, Mapping):
-            return {
-                text(str(k), _EVERYWHERE): clean(v, _IN_CONFIGS + patterns if _is_config(str(k)) else patterns)
-                for k, v in value.items()
-            }
+            return {text(str(k), _EVERYWHERE): clean(v, more(str(k)) + patterns) for k, v in value.items()}
         if isinstance(value, (list, tuple)):
             return [clean(v, patterns) for v in value]
         return value
@@ -73,6 +79,15 @@ def redact(recording: Mapping[str, Any]) -> Dict[str, Any]:
 
 def _is_config(path: str) -> bool:
     return path.startswith(("/etc/pve/", "/var/lib/lxc/"))
+
+
+def _included(value: Any) -> Iterator[str]:
+    """Paths that a config of the recording includes, or an included file does."""
+    if isinstance(value, str):
+        yield from _INCLUDES.findall(value)
+    elif isinstance(value, Mapping):
+        for inner in value.values():
+            yield from _included(inner)
 
 
 def _names(recording: Mapping[str, Any]) -> List[Tuple[Pattern[str], str]]:
