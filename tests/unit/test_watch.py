@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from hosttune.core import journal
+from hosttune.core.model import Step
 from hosttune.core.recording.merge import merge
 from hosttune.core.recording.replay import ReplayHost
 from hosttune.core.unattended import keeping, uevents, watch
@@ -149,6 +151,19 @@ def test_it_does_not_try_for_ever() -> None:
 BACK = ["MaxReadReq was lost by 0000:11:00.0:", "  changed 0000:11:00.0 MaxReadReq"]
 LEFT = ["0000:11:00.0: somebody wrote to its config space: MaxReadReq is 512, want 4096; left as it is. To have it back: "
         "hosttune apply pcie-max-read-request"]  # fmt: skip
+
+
+def test_what_hosttune_itself_has_taken_back_is_told_as_that() -> None:
+    machine = host()
+
+    def revert(machine: ReplayHost) -> None:
+        step = Step("HT201", GPU, "run", GPU, "4096", "512", ("setpci",))
+        journal.begin(machine, step, 2 + journal.last(machine), reverts=1)
+        lost(machine)
+
+    took_back = [LEFT[0].replace("somebody wrote to its config space", "hosttune revert took it back")]
+    assert Story(machine, revert, [WRITE], [CLOSE], heard=(GPU,)).told() == took_back
+    assert register(machine) == 0x293F
 
 
 def silent(machine: ReplayHost) -> None:

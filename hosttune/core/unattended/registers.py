@@ -9,13 +9,15 @@ A look is one read of config space for each GPU; nothing is started, nothing wri
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field, replace
 from typing import Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple
 
-from ..door.host import Host, read_or_none
+from .. import journal
+from ..door.host import Host, Unrecorded, read_or_none
 from ..gpu import own
 from ..knobs import pcie_max_read_request
-from ..model import FAIL, OK, Finding, Knob, Reading
+from ..model import FAIL, OK, Finding, Knob, Reading, Refused
 from ..pci import bus
 from .inotify import QUIET, WRITE
 from .uevents import LOST, Event
@@ -24,7 +26,7 @@ KNOB = pcie_max_read_request.PCIE_MAX_READ_REQUEST
 """The one declared setting that lies in a register of the GPU itself and in nothing else."""
 TIMES, WITHIN = 3, 600.0
 """How often within so many seconds a register of one GPU is put right: what sets it then cannot be heard, and keeps it."""
-TAKEN = "%s: somebody wrote to its config space: %s is %s, want %s; left as it is. To have it back: hosttune apply %s"
+TAKEN = "%s: %s: %s is %s, want %s; left as it is. To have it back: hosttune apply %s"
 FOUGHT = (
     "%s: something sets %s to %s again and again and cannot be heard; left as it is. To have it back: hosttune apply %s"
 )
@@ -93,7 +95,7 @@ class Registers:
                 self.right[bdf] = have
             elif bdf in written or "" in written:
                 if bdf not in self.by_hand:
-                    say(TAKEN % (bdf, KNOB.title, have, self.want[bdf], KNOB.name))
+                    say(TAKEN % (bdf, self._by_whom(bdf, have), KNOB.title, have, self.want[bdf], KNOB.name))
                 self._leave(bdf)
             elif bdf in self.right and self._again_and_again(bdf, now):
                 say(FOUGHT % (bdf, KNOB.title, have, KNOB.name))
@@ -101,6 +103,14 @@ class Registers:
             elif bdf in self.right or not self._computes(bdf):
                 lost.append(bdf)
         return lost
+
+    def _by_whom(self, bdf: str, have: str) -> str:
+        """As far as the journal knows: a revert notes what it does before it writes."""
+        with contextlib.suppress(Refused, OSError, Unrecorded):
+            mine = [e for e in journal.entries(self.host) if (e.step.knob, e.step.subject) == (KNOB.id, bdf)]
+            if mine and mine[-1].reverts and mine[-1].step.after == have:
+                return "hosttune revert took it back"
+        return "somebody wrote to its config space"
 
     def _again_and_again(self, bdf: str, now: float) -> bool:
         before = [at for at in self.losses.get(bdf, ()) if now - at < WITHIN]
