@@ -71,15 +71,18 @@ class Line:
         if now.event == "wait":
             self._event("%s: another run of hosttune is staging; waiting for it to end" % now.name)
         elif now.event == "start":
-            self.started, self.said = time.monotonic(), 0
-            self._event("%s: %s in %d files to copy" % (now.name, total, now.of - now.files))
+            self.started, self.said = time.monotonic(), now.bytes
+            there = ", of which %s are there" % space.size_text(now.there) if now.there else ""
+            self._event("%s: %s in %d files to copy%s" % (now.name, total, now.of - now.files, there))
         elif now.event == "file":
             self.said = now.bytes
             self._event("%s: %s of %s%s, file %d of %d: %s" % (now.name, size, total, _rest(now), now.files, now.of, now.file))
         elif now.event == "end":
             seconds = max(time.monotonic() - self.started, 1e-3)
-            how = "hashed" if now.hashed else "not hashed yet"
-            self._event("%s: %s in %.1f s, %s/s, %s" % (now.name, total, seconds, space.size_text(now.total / seconds), how))
+            how, copied = "hashed" if now.hashed else "not hashed yet", now.total - now.there
+            there = "; %s were there from an earlier run" % space.size_text(now.there) if now.there else ""
+            self._event("%s: %s in %.1f s, %s/s, %s%s" % (
+                now.name, space.size_text(copied), seconds, space.size_text(copied / seconds), how, there))
         else:
             self._often("%s: %s of %s (%d%%), %d of %d files%s" % (
                 now.name, size, total, 100 * now.bytes // max(1, now.total), now.files, now.of, _rest(now)), now.bytes, now.total)

@@ -215,7 +215,8 @@ def test_mount_that_others_fill_is_full_before_the_copy_and_frees_what_it_took(m
 
 @pytest.mark.parametrize("when", ["now", "later"])
 def test_mount_that_others_fill_during_the_copy_is_told_and_what_is_whole_is_kept(when: str, model: Path) -> None:
-    filler = MOUNT / "filler"
+    filler, files = MOUNT / "filler", {**FILES, **{"%02d.txt" % n: b"x" for n in range(30)}}  # its manifest needs some pages
+    plain(model, files)
 
     def fill(now: progress.Progress) -> None:
         if now.event == "file" and not filler.exists():
@@ -230,7 +231,7 @@ def test_mount_that_others_fill_during_the_copy_is_told_and_what_is_whole_is_kep
     filler.unlink()
     assert ids(bring("tiny", model), "fail") == set()
     assert ids(verify.verify(LiveHost(), ["tiny"]), "fail", "error") == set()
-    is_whole("tiny", FILES)
+    is_whole("tiny", files)
 
 
 @pytest.mark.parametrize("change", ["vanishes", "shrinks", "changes"])

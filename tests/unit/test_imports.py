@@ -54,7 +54,7 @@ BENEATH = {
     "gpu": {"door", "machine", "pci"},
     "wanted": set(),
 }
-"""The lower rooms of core, each with the rooms that it may use. Above them: judge and engine, knobs, lxc, stage, doctor."""
+"""The lower rooms of core, each with the rooms that it may use. Above them: engine, knobs, lxc, stage, doctor."""
 NOUNS = {"core/__init__.py", "core/model.py", "core/catalogue.py"}
 """What any file of core may use besides."""
 
@@ -231,7 +231,7 @@ def test_the_search_for_imports_finds_them(file: str, code: str, names: set[str]
     [
         ("from ..door.host import Host", {"core/door/host.py"}),
         ("from ..door import host, live", {"core/door/__init__.py", "core/door/host.py", "core/door/live.py"}),
-        ("def f():\n    from .. import engine", {"core/__init__.py", "core/engine.py"}),
+        ("def f():\n    from .. import engine", {"core/__init__.py", "core/engine/__init__.py"}),
         ("from . import bus", {"core/pci/__init__.py", "core/pci/bus.py"}),
         ("from ..knobs import BY_ID", {"core/knobs/__init__.py"}),
         ("import json", set()),

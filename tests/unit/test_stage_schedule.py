@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 import threading
 from collections import Counter
+from collections.abc import Collection, Sequence
 
 import pytest
 
@@ -22,9 +23,10 @@ FILES = {
 }
 
 
-def simulate(files: list[tuple[int, bool]], threads: int, seed: int, hashed: bool = True, ahead: bool = True) -> int:
+def simulate(files: list[tuple[int, bool]], threads: int, seed: int, hashed: bool = True, ahead: bool = True,
+             there: Sequence[Collection[int]] = ()) -> int:  # fmt: skip
     """Threads of unlike speed, without threads: whoever is done first takes the next part. The time that it took, in parts."""
-    rng, schedule, busy, now = random.Random(seed), Schedule(files, threads, hashed, ahead), {}, 0.0
+    rng, schedule, busy, now = random.Random(seed), Schedule(files, threads, hashed, ahead, there), {}, 0.0
     copied: Counter[tuple[int, int]] = Counter()
     hashes: dict[int, list[int]] = {number: [] for number in range(len(files))}
     whole: list[int] = []
@@ -48,11 +50,12 @@ def simulate(files: list[tuple[int, bool]], threads: int, seed: int, hashed: boo
             hashes[part.file].append(part.number)
         if schedule.done(part):
             whole.append(part.file)
-    assert copied == Counter({(n, chunk): 1 for n, (count, _) in enumerate(files) for chunk in range(count)})
+    old = [set(there[n]) if there else set() for n in range(len(files))]
+    assert copied == Counter({(n, at): 1 for n, (count, _) in enumerate(files) for at in range(count) if at not in old[n]})
     assert sorted(whole) == list(range(len(files)))
     for number, (count, in_order) in enumerate(files):
         seen = hashes[number] if in_order else sorted(hashes[number])
-        assert seen == (list(range(count)) if hashed else [])
+        assert seen == ([at for at in range(count) if in_order or at not in old[number]] if hashed else [])
     return round(now)
 
 
@@ -71,6 +74,16 @@ def test_every_chunk_is_copied_once_and_hashed_in_the_order_that_its_file_wants(
         simulate(FILES[name], threads, seed)
         simulate(FILES[name], threads, seed, ahead=False)
         simulate([(count, False) for count, _ in FILES[name]], threads, seed, hashed=False)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 16])
+@pytest.mark.parametrize("name", FILES)
+def test_chunk_that_is_there_is_not_copied_and_is_hashed_only_where_the_order_wants_it(name: str, threads: int) -> None:
+    for seed in range(10):
+        rng = random.Random(seed)
+        there = [set(rng.sample(range(count), rng.randrange(count))) for count, _ in FILES[name]]
+        simulate(FILES[name], threads, seed, there=there)
+        simulate([(count, False) for count, _ in FILES[name]], threads, seed, hashed=False, there=there)
 
 
 @pytest.mark.parametrize(

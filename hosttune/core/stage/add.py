@@ -3,8 +3,8 @@
 
 Order: sum -> what has to go -> mount -> reserve and copy under a temporary name, hashed (or not, if that shall come later; what
 comes from another machine always is, for afterwards nobody could compare) -> rename -> manifest. Killed at any
-point, the next run keeps the files that were whole and ends whole. On a model that is whole already nothing is read and
-nothing is written.
+point, the next run keeps the files that were whole, and the chunks of others (begun.py), and ends whole. On a model that is
+whole already nothing is read and nothing is written.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Dict, Iterator, List, Sequence, Tuple
 from .. import __version__
 from ..door.host import Host, digest, read_or_none
 from ..model import FAIL, Action, Finding, Refused, Report
-from . import copy, drop, findings, manifest, nodes, over_ssh, tmpfs, use
+from . import begun, copy, drop, findings, manifest, nodes, over_ssh, tmpfs, use
 from . import plan as planned
 from .findings import refused
 from .manifest import Manifest, Record, Staged
@@ -117,9 +117,10 @@ def _stage(host: Host, wanted: Wanted, seen: Plan, told: Told, threads: int) -> 
     hashed = wanted.hashed or bool(seen.source.machine)
     _open_again(host, seen)
     folders = {partial + "/" + f.path.rpartition("/")[0] for f in seen.source.files if "/" in f.path}
-    copy.keep_only(partial, ["%s/%s" % (partial, path) for path in seen.kept])
+    copy.keep_only(partial, ["%s/%s" % (partial, path) for path in (*seen.kept, *seen.parts)])
     copy.make_folders(manifest.OWN, [partial, *folders])
     _record(host, name, list(seen.kept.values()), seen.node, anew=True)
+    notes = begun.Notes(name, seen.node, seen.todo, seen.parts)
     files: Dict[str, Staged] = dict(seen.kept)
     meter = Meter(host, seen, told, hashed)
     jobs = {"%s/%s" % (partial, file.path): file for file in seen.todo}
@@ -130,18 +131,24 @@ def _stage(host: Host, wanted: Wanted, seen: Plan, told: Told, threads: int) -> 
         _record(host, name, [files[file.path]])
         meter.tell("file", file.path)
 
+    def is_there(job: copy.Job, number: int, digest: str) -> None:
+        notes.add(jobs[job.target].path, number, digest)
+
     meter.tell("start")
     root = seen.source.root
-    todo = [copy.Job(f.source, target, root, f.size, f.mtime, f.sha256, seen.node) for target, f in jobs.items()]
+    todo = [copy.Job(f.source, target, root, f.size, f.mtime, f.sha256, seen.node, seen.parts.get(f.path, {}))
+            for target, f in jobs.items()]  # fmt: skip
     try:
-        if seen.source.machine:
-            over_ssh.copy(seen.source.machine, todo, is_whole, meter.count, wanted.pace)
-        else:
-            copy.copy(todo, threads, is_whole, meter.count, hashed, wanted.pace)
+        with contextlib.closing(notes):
+            if seen.source.machine:
+                over_ssh.copy(seen.source.machine, todo, is_whole, meter.count, wanted.pace, is_there)
+            else:
+                copy.copy(todo, threads, is_whole, meter.count, hashed, wanted.pace, noted=is_there)
         made = _seal(host, seen, tuple(files[file.path] for file in seen.source.files), meter.seconds)
     except (OSError, Refused) as e:
-        copy.keep_only(partial, ["%s/%s" % (partial, path) for path in files])
-        return [findings.failed(seen, e, len(files))]
+        left = begun.left(host, Copy(name, seen.node), [file for file in seen.todo if file.path not in files], hashed)
+        copy.keep_only(partial, ["%s/%s" % (partial, path) for path in (*files, *left)])
+        return [findings.failed(seen, e, len(files), left)]
     _remember(host, made)
     host.effects.append({"effect": "copy", "target": manifest.folder_of(name), "bytes": seen.need, "files": len(seen.todo)})
     meter.tell("end")
@@ -183,6 +190,7 @@ def _seal(host: Host, seen: Plan, files: Tuple[Staged, ...], seconds: float) -> 
     if wrong:
         raise Refused("the copy is not whole: " + wrong[0], partial, seen.command)
     copy.move(partial, manifest.folder_of(name))
+    copy.remove(manifest.chunks_path(name))  # before the manifest: no note outlives the copy that it is of
     given = seen.source
     doubts = tuple((doubt.code, doubt.what, doubt.where) for doubt in seen.doubts if doubt.code != planned.PIN)
     made = Manifest(name, given.spec, given.folder, given.revision, host.clock(), __version__, copy.CHUNK, files, seen.node,

@@ -12,7 +12,7 @@ import hashlib
 import mmap
 import os
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, Dict, List, Sequence, Tuple
+from typing import Any, Callable, Collection, Dict, List, Sequence, Tuple
 
 from ..model import Refused
 from .pace import FREE, Pace
@@ -59,6 +59,8 @@ def _hash(files: List["_Hashed"], threads: int, told: Callable[["_Hashed"], None
 
 class _Hashed:
     """A file that is read and hashed: as a whole (in_order), or each chunk for itself."""
+
+    there: Collection[int] = ()
 
     def __init__(self, path: str, size: int, sha256: str, chunks: Sequence[str], chunk: int) -> None:
         self.path, self.size, self.want, self.wanted = path, size, sha256, chunks

@@ -23,9 +23,10 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, Optional, Sequence, Tuple
+from typing import Any, Callable, Collection, Dict, Optional, Sequence, Tuple
 
 from ..model import Refused
+from .begun import VOID
 from .chunks import chunk_digests, compare, copy_chunks, write
 from .folders import keep_only, make_folders, move, remove
 from .nodes import bind
@@ -47,9 +48,15 @@ class Copied:
     chunks: Tuple[str, ...] = ()
 
 
+Noted = Callable[[Job, int, str], None]
+"""Told by the thread that copied it: chunk `number` of that file is there, and its digest if there is one."""
+
+
 def copy(jobs: Sequence[Job], threads: int, whole: Callable[[Copied], None], tick: Callable[[int], None],
-         hashed: bool = True, pace: Pace = FREE, forget: Optional[bool] = None) -> None:
-    """Copy all jobs into files that do not exist yet (one that does is unlinked: somebody may have it mapped).
+         hashed: bool = True, pace: Pace = FREE, forget: Optional[bool] = None,
+         noted: Noted = lambda job, number, digest: None) -> None:  # fmt: skip
+    """Copy all jobs into files that do not exist yet (one that does is unlinked: somebody may have it mapped), or into what an
+    earlier run has left of them (job.there).
 
     whole(copied) for each file that is whole, tick(bytes so far) some times a second, both in the calling thread.
     pace: for a host that is serving. forget: the sources' page cache is dropped behind the copy; None: if memory would not
@@ -62,7 +69,7 @@ def copy(jobs: Sequence[Job], threads: int, whole: Callable[[Copied], None], tic
         if forget is None:
             forget = _available() < sum(job.size for job in jobs)
         cold = Cold()
-        files = [_File(job, hashed, forget, cold) for job in jobs]
+        files = [_File(job, hashed, forget, cold, noted) for job in jobs]
         try:
             share_out(pool, threads, files, run, whole, tick, hashed)
         finally:
@@ -73,6 +80,9 @@ def copy(jobs: Sequence[Job], threads: int, whole: Callable[[Copied], None], tic
 def reserve(job: Job) -> None:
     """A new file of the full size with all its pages. The size comes first: before Linux 6.12 `huge=within_size` looks at it.
     The NUMA node comes before the pages. Raises OSError: ENOSPC for a full tmpfs."""
+    if job.there:
+        _still_reserved(job)
+        return
     with contextlib.suppress(FileNotFoundError):
         os.unlink(job.target)
     fd = os.open(job.target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
@@ -90,6 +100,17 @@ def reserve(job: Job) -> None:
         os.close(fd)
 
 
+def _still_reserved(job: Job) -> None:
+    """What an earlier run has left has all its pages: it copied nothing before. Refused when that is not so any more."""
+    fd = os.open(job.target, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        now = os.fstat(fd)
+        if (now.st_size, now.st_blocks * 512 >= job.size) != (job.size, True):
+            raise Refused("what an earlier run has left of it has changed", job.target, "rm %s, and run this again" % job.target)
+    finally:
+        os.close(fd)
+
+
 def _available() -> int:
     """MemAvailable, bytes."""
     with open("/proc/meminfo", encoding="ascii") as f:
@@ -99,12 +120,13 @@ def _available() -> int:
 class _File:
     """A file on its way: both descriptors and the mapping, from its first part to its last; what was hashed of it."""
 
-    def __init__(self, job: Job, hashed: bool, forget: bool, cold: Cold) -> None:
-        self.job, self.forget, self.cold = job, forget, cold
+    def __init__(self, job: Job, hashed: bool, forget: bool, cold: Cold, noted: Noted) -> None:
+        self.job, self.forget, self.cold, self.noted = job, forget, cold, noted
         self.count = max(1, -(-job.size // CHUNK))
         self.in_order = bool(hashed and job.sha256)
+        self.there: Collection[int] = job.there
         self.total: Any = hashlib.sha256() if self.in_order else None
-        self.chunks: Dict[int, str] = {}
+        self.chunks: Dict[int, str] = dict(job.there) if hashed and not job.sha256 else {}
         self.lock = threading.Lock()
         self.source: Optional[Source] = None
         self.target = -1
@@ -157,8 +179,10 @@ class _File:
             self.chunks[part.number] = digest.hexdigest()
         if cold:
             self.cold.took(direct, end - start, time.monotonic() - began)
-        if part.copy and self.forget and not direct:
-            source.forget(start, end)
+        if part.copy:
+            self.noted(self.job, part.number, self.chunks.get(part.number, ""))
+            if self.forget and not direct:
+                source.forget(start, end)
 
     def _given(self, source: Source, at: int, end: int, run: Run) -> int:
         """How far the kernel alone came: to the end, unless the source cannot be read there any more."""
@@ -173,6 +197,7 @@ class _File:
         """The copy is what it must be: its size, the known hash; and it gets the source's time."""
         job, sha256 = self.job, self.total.hexdigest() if self.total else ""
         if sha256 != job.sha256 and self.total:
+            self.noted(job, VOID, "")  # or what an earlier run has left would be found wrong for ever
             raise Refused("its sha256 is %s..., and its name in the cache says %s..." % (sha256[:12], job.sha256[:12]),
                           job.source, "the file is damaged on the disk: remove it and download it again")
         source = self.open(False)

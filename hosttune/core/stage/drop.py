@@ -41,7 +41,7 @@ def remove(host: Host, name: str) -> None:
         host.remove(manifest.record_path(name), digest(record))
     if was is not None:
         host.remove(manifest.manifest_path(name), digest(was))
-    for path in (manifest.folder_of(name), manifest.partial_path(name), manifest.done_path(name)):
+    for path in (manifest.folder_of(name), manifest.chunks_path(name), manifest.partial_path(name), manifest.done_path(name)):
         if manifest.exists(host, path):
             copy.remove(path)
             host.effects.append({"effect": "drop", "target": path})

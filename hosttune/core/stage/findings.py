@@ -6,12 +6,12 @@ from __future__ import annotations
 import errno
 import shlex
 from dataclasses import replace
-from typing import List
+from typing import List, Mapping
 
 from ..catalogue import finding
 from ..door.host import Host, read_or_none
 from ..model import ERROR, FAIL, OK, WARN, Finding, Hint, Refused
-from . import manifest, space
+from . import begun, manifest, space
 from .later import Origins
 from .manifest import Manifest, Record
 from .plan import Plan
@@ -79,12 +79,13 @@ def missing(host: Host, seen: Plan) -> List[Finding]:
     have = "%d of %d files" % (len(seen.kept), len(seen.source.files))
     want = "%d files, %s" % (len(seen.source.files), space.size_text(seen.source.size))
     record = manifest.record(host, seen.name)
-    if not seen.kept and record and seen.staged is None:
+    there = seen.kept or seen.parts
+    if not there and record and seen.staged is None:
         return [vanished(host, seen.name, record, hint), *doubts(seen)]
-    what = "is not in memory" if not seen.kept else "is not whole in memory, or its source has changed since"
+    what = "is not in memory" if not there else "is not whole in memory, or its source has changed since"
     if seen.staged and seen.staged.node != seen.node:
         what = "lies %s in memory, and shall lie %s" % (_where(seen.staged.node), _where(seen.node))
-    id = "HT502" if seen.kept else "HT501"
+    id = "HT502" if there else "HT501"
     return [finding(id, FAIL, seen.name, "%s %s" % (seen.name, what), have=have, want=want, hint=hint), *doubts(seen)]
 
 
@@ -113,14 +114,18 @@ def does_not_fit(seen: Plan) -> Finding:
     return finding("HT503", FAIL, name, "%s does not fit: %s" % (name, seen.too_much), hint=hint)
 
 
-def failed(seen: Plan, e: Exception, files: int) -> Finding:
-    """A copy that did not end. files: how many are whole, and kept for the next run."""
+def failed(seen: Plan, e: Exception, files: int, parts: Mapping[str, begun.Chunks]) -> Finding:
+    """A copy that did not end. files: how many are whole, and kept for the next run, as these parts of others are."""
     kept = "%d of %d files are whole and kept" % (files, len(seen.source.files))
+    if parts:
+        sizes = {file.path: file.size for file in seen.todo}
+        size = sum(begun.size_of(sizes[path], chunks) for path, chunks in parts.items())
+        kept += ", and %s of others" % space.size_text(size)
     again = seen.command
     if isinstance(e, OSError) and e.errno in (errno.ENOSPC, errno.ENOMEM):
         at = str(e.filename or manifest.MOUNT)
-        begun = not at.startswith(manifest.partial_path(seen.name) + "/")  # it is our own note that found no room
-        when = "was filled by somebody else during the copy" if begun else "was full before the copy began"
+        during = not at.startswith(manifest.partial_path(seen.name) + "/")  # it is our own note that found no room
+        when = "was filled by somebody else during the copy" if during else "was full before the copy began"
         full = replace(seen, too_much="the tmpfs %s (%s); %s" % (when, e.strerror, kept))
         return replace(does_not_fit(full), evidence=(at,))
     if isinstance(e, Refused):
@@ -146,7 +151,7 @@ def add_command(have: Manifest) -> str:
 
 
 def bring_back(host: Host, name: str) -> str:
-    """What stages a model again that no profile declares and that is not in memory any more. DIR where nobody noted its source."""
+    """What stages a model again that no profile declares and that is gone. DIR where nobody noted its source."""
     record = manifest.record(host, name)
     source = shlex.quote(record.source) if record and record.source else "DIR"
     return "hosttune stage add %s --source %s" % (manifest.model_of(name), source)

@@ -5,6 +5,7 @@
     /dev/shm/models/.hosttune/NAME.json         its manifest
     /dev/shm/models/.hosttune/NAME.partial/...  while it is copied
     /dev/shm/models/.hosttune/NAME.done         which of those files are whole, one JSON line each
+    /dev/shm/models/.hosttune/NAME.chunks       what is there of the others (begun.py)
     /var/lib/hosttune/staged/NAME.json          that it was staged: what a reboot took is told from what was wiped
 
 NAME is the model's, or MODEL@node1 for the copy on a further NUMA node.
@@ -118,6 +119,11 @@ def partial_path(name: str) -> str:
 def done_path(name: str) -> str:
     """Which files of the partial copy are whole."""
     return "%s/%s.done" % (OWN, name)
+
+
+def chunks_path(name: str) -> str:
+    """Which chunks of its other files are there."""
+    return "%s/%s.chunks" % (OWN, name)
 
 
 def record_path(name: str) -> str:

@@ -4,7 +4,7 @@
 OpenSSH's client does the talking: its keys, its known hosts, its ciphers. Nothing is installed over there but Python 3.9, and
 what is asked goes in through standard input, so no path ever meets a shell. Host keys are checked and nobody is asked for a
 password. A file is whole when all of it came, unchanged from beginning to end (and has the hub's hash, where that is known);
-whole files are kept by the next run. ssh's own integrity check covers the way.
+whole files, and whole chunks of the others, are kept by the next run. ssh's own integrity check covers the way.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
-from typing import Any, Callable, Dict, Iterator, List, Sequence
+from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple
 
 from .. import corezip
 from ..door.host import Host
 from ..door.live import LiveHost
 from ..model import Refused
-from .copy import CHUNK, Copied, Job, reserve, threads_here
+from .begun import VOID
+from .chunks import write
+from .copy import CHUNK, Copied, Job, Noted, reserve, threads_here
 from .pace import FREE, Bucket, Pace
 from .source import Doubt, File, NotWhole, Source, ssh_of
 
@@ -50,11 +52,11 @@ for line in sys.stdin.buffer:
         told = {"error": e.strerror}
     out.write(json.dumps(dict(told, ns=0 if told else seen.st_mtime_ns)).encode() + b"\\n")
     if not told:
-        at = 0
-        while at < asked["size"]:
-            piece = os.pread(fd, min(1 << 20, asked["size"] - at), at) or bytes(min(1 << 20, asked["size"] - at))
-            out.write(piece)
-            at += len(piece)
+        for at, end in asked["parts"]:
+            while at < end:
+                piece = os.pread(fd, min(1 << 20, end - at), at) or bytes(min(1 << 20, end - at))
+                out.write(piece)
+                at += len(piece)
         now = os.fstat(fd)
         out.write(b"same\\n" if (now.st_size, now.st_mtime_ns) == (seen.st_size, seen.st_mtime_ns) else b"diff\\n")
         os.close(fd)
@@ -135,15 +137,16 @@ def _refused(machine: str, spec: str, code: int, said: bytes) -> Refused:
 
 
 def copy(machine: str, jobs: Sequence[Job], whole: Callable[[Copied], None], tick: Callable[[int], None],
-         pace: Pace = FREE) -> None:
-    """Bring all jobs here, the largest first, into files that do not exist yet.
+         pace: Pace = FREE, noted: Noted = lambda job, number, digest: None) -> None:
+    """Bring all jobs here, the largest first, into files that do not exist yet, or into what an earlier run has left of them.
 
-    whole(copied) for each file that is whole, tick(bytes so far) some times a second, both in the calling thread. Raises
-    OSError (ENOSPC: nothing was copied yet) and Refused for a file that vanishes or changes, and when the connection ends.
+    whole(copied) for each file that is whole, tick(bytes so far) some times a second, both in the calling thread; noted as
+    copy.copy tells it. Raises OSError (ENOSPC: nothing was copied yet) and Refused for a file that vanishes or changes, and when
+    the connection ends.
     """
     with ThreadPoolExecutor(threads_here()) as pool:
         list(pool.map(reserve, jobs))
-    run = _Run(machine, sorted(jobs, key=lambda job: -job.size), pace)
+    run = _Run(machine, sorted(jobs, key=lambda job: -job.size), pace, noted)
     threads = [threading.Thread(target=run.work) for _ in range(min(CONNECTIONS, len(jobs)))]
     try:
         for thread in threads:
@@ -160,11 +163,17 @@ def copy(machine: str, jobs: Sequence[Job], whole: Callable[[Copied], None], tic
         raise run.failed[0]
 
 
+def _chunks(job: Job) -> List[Tuple[int, int, int]]:
+    """(number, start, end) of each."""
+    return [(at // CHUNK, at, min(at + CHUNK, job.size)) for at in range(0, job.size, CHUNK)]
+
+
 class _Run:
     """What the connections share: jobs that wait, files that are whole, bytes, and the word to stop."""
 
-    def __init__(self, machine: str, jobs: Sequence[Job], pace: Pace) -> None:
+    def __init__(self, machine: str, jobs: Sequence[Job], pace: Pace, noted: Noted) -> None:
         self.machine, self.pace, self.bucket, self.ended = machine, pace, Bucket(pace.limit), threading.Event()
+        self.noted = noted
         self.todo: "queue.Queue[Job]" = queue.Queue()
         for job in jobs:
             self.todo.put(job)
@@ -217,7 +226,8 @@ class _Run:
 
     def _file(self, talk: "subprocess.Popen[bytes]", job: Job) -> Copied:
         assert talk.stdin and talk.stdout
-        asked = {"path": job.source, "root": job.root, "size": job.size, "mtime": job.mtime}
+        parts = [(start, end) for number, start, end in _chunks(job) if number not in job.there]
+        asked = {"path": job.source, "root": job.root, "size": job.size, "mtime": job.mtime, "parts": parts}
         try:
             talk.stdin.write(json.dumps(asked).encode("ascii") + b"\n")
             talk.stdin.flush()
@@ -232,41 +242,59 @@ class _Run:
             raise Refused("it gave an answer that is none of hosttune's", "%s:%s" % (self.machine, job.source),
                           "ssh %s true must print nothing" % self.machine)
         if told.get("error"):
-            raise Refused(str(told["error"]), "%s:%s" % (self.machine, job.source), "run this again: whole files are kept")
+            raise Refused(str(told["error"]), "%s:%s" % (self.machine, job.source), "run this again: what is whole is kept")
         copied = self._bytes(talk, job)
         if talk.stdout.read(5) != b"same\n":
             raise Refused("the file changed while it was copied", "%s:%s" % (self.machine, job.source), "run this again")
         if job.sha256 and copied.sha256 != job.sha256:
+            self.noted(job, VOID, "")
             raise Refused("its sha256 is %s..., and its name in the cache says %s..." % (copied.sha256[:12], job.sha256[:12]),
                           "%s:%s" % (self.machine, job.source), "the file is damaged over there: download it again")
         os.utime(job.target, ns=(int(told["ns"]), int(told["ns"])))
         return copied
 
     def _bytes(self, talk: "subprocess.Popen[bytes]", job: Job) -> Copied:
-        total, part, chunks = hashlib.sha256(), hashlib.sha256(), []
+        """What is missing from over there, and all of it hashed in its order."""
+        total, chunks = hashlib.sha256(), []
         buffer = memoryview(bytearray(1 << 20))
-        fd = os.open(job.target, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fd = os.open(job.target, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            at = 0
-            while at < job.size:
-                count = talk.stdout.readinto(buffer[: min(len(buffer), job.size - at, CHUNK - at % CHUNK)])  # type: ignore[union-attr]
-                if not count:
-                    raise self._ended(talk, job)
-                piece = buffer[:count]
-                (total if job.sha256 else part).update(piece)
-                written = 0
-                while written < count:
-                    written += os.pwrite(fd, piece[written:], at + written)
-                at += count
-                with self.lock:
-                    self.bytes += count
-                self.bucket.wait_for(count, self.ended)
-                if not job.sha256 and (at % CHUNK == 0 or at == job.size):
-                    chunks.append(part.hexdigest())
-                    part = hashlib.sha256()
+            for number, start, end in _chunks(job):
+                there = number in job.there
+                digest = total if job.sha256 else hashlib.sha256()
+                if not there or job.sha256:
+                    for piece in self._here(fd, buffer, start, end) if there else self._there(talk, job, fd, buffer, start, end):
+                        digest.update(piece)
+                if not job.sha256:
+                    chunks.append(job.there[number] if there else digest.hexdigest())
+                if not there:
+                    self.noted(job, number, "" if job.sha256 else chunks[-1])
         finally:
             os.close(fd)
         return Copied(job, total.hexdigest() if job.sha256 else "", tuple(chunks))
+
+    def _there(self, talk: "subprocess.Popen[bytes]", job: Job, fd: int, buffer: memoryview, at: int, end: int
+               ) -> Iterator[memoryview]:  # fmt: skip
+        """The next bytes that come, each piece written to its place."""
+        while at < end:
+            count = talk.stdout.readinto(buffer[: min(len(buffer), end - at)])  # type: ignore[union-attr]
+            if not count:
+                raise self._ended(talk, job)
+            write(fd, buffer[:count], at)
+            at += count
+            with self.lock:
+                self.bytes += count
+            self.bucket.wait_for(count, self.ended)
+            yield buffer[:count]
+
+    def _here(self, fd: int, buffer: memoryview, at: int, end: int) -> Iterator[memoryview]:
+        """The same of what an earlier run has brought."""
+        while at < end:
+            count = os.preadv(fd, [buffer[: min(len(buffer), end - at)]], at)
+            if self.stop or not count:
+                raise InterruptedError
+            at += count
+            yield buffer[:count]
 
     def _ended(self, talk: "subprocess.Popen[bytes]", job: Job) -> Refused:
         talk.wait()

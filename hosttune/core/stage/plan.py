@@ -9,7 +9,7 @@ from typing import Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence,
 
 from ..door.host import Host
 from ..model import Action, Refused
-from . import evict, manifest, nodes, over_ssh, source, space, tmpfs, whole
+from . import begun, evict, manifest, nodes, over_ssh, source, space, tmpfs, whole
 from .evict import Evictable
 from .manifest import Manifest, Staged
 from .nodes import Copy
@@ -46,9 +46,9 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is there and what is to be done. kept: files of an earlier copy that are whole. todo: what is missing.
-    freed: bytes of an older copy that go first. size: of the mount. too_much: why it does not fit, "" if it does.
-    evictable: what would make room, in the order in which it would go. node: the copy is bound to.
+    """What is there and what is to be done. kept: files of an earlier copy that are whole. todo: what is missing. parts: chunks
+    of those that are there, by path (begun.py). freed: bytes of an older copy that go first. size: of the mount. too_much: why it
+    does not fit, "" if it does. evictable: what would make room, in the order in which it would go. node: the copy is bound to.
     declared: the model is, so that its name alone says where it comes from."""
 
     name: str
@@ -64,6 +64,7 @@ class Plan:
     doubts: Tuple[Doubt, ...] = ()
     evictable: Tuple[Evictable, ...] = field(default=())
     declared: bool = False
+    parts: Mapping[str, begun.Chunks] = field(default_factory=dict)
 
     @property
     def argv(self) -> Tuple[str, ...]:
@@ -77,9 +78,14 @@ class Plan:
         return shlex.join(self.argv)
 
     @property
+    def there(self) -> int:
+        """Bytes of files to copy that an earlier run has copied."""
+        return sum(begun.size_of(file.size, self.parts.get(file.path, ())) for file in self.todo)
+
+    @property
     def need(self) -> int:
         """Bytes to copy."""
-        return sum(file.size for file in self.todo)
+        return sum(file.size for file in self.todo) - self.there
 
     @property
     def done(self) -> bool:
@@ -112,6 +118,8 @@ def plan(host: Host, wanted: Wanted, copy: Optional[Copy] = None) -> Plan:
     size = _size(here, there - freed, total, given.size + wanted.others, there + now.room)
     seen = Plan(copy.name, given, here, staged, kept, todo, freed, size, space.fit(total, freed, there, now), copy.node, doubts,
                 declared=wanted.name in wanted.declared)  # fmt: skip
+    if not staged and todo:
+        seen = replace(seen, parts=begun.left(host, copy, todo, wanted.hashed or bool(given.machine)))
     if not seen.too_much and copy.node and need - freed > nodes.room(host, copy.node):
         seen = replace(seen, too_much="%s are wanted and NUMA node %s has room for %s" % (
             space.size_text(need), copy.node, space.size_text(nodes.room(host, copy.node) + freed)))

@@ -17,7 +17,8 @@ RATE_OVER = 10.0
 @dataclass(frozen=True)
 class Progress:
     """event: wait (for another run to end), start, bytes, file or end. rate: bytes a second. left: seconds, None if unknown.
-    file: the last one that is whole, relative to the model. hashed: the bytes are, on their way."""
+    file: the last one that is whole, relative to the model. hashed: the bytes are, on their way. there: of `total` and of `bytes`
+    what an earlier run has copied."""
 
     event: str
     name: str
@@ -29,6 +30,7 @@ class Progress:
     left: Optional[float] = None
     file: str = ""
     hashed: bool = True
+    there: int = 0
 
 
 Told = Callable[[Progress], None]
@@ -39,8 +41,8 @@ class Meter:
 
     def __init__(self, host: Host, seen: Plan, told: Told, hashed: bool = True) -> None:
         self.host, self.seen, self.told, self.hashed = host, seen, told, hashed
-        self.bytes, self.files = 0, len(seen.kept)
-        self.marks: List[Tuple[float, int]] = [(host.clock(), 0)]
+        self.bytes, self.files = seen.there, len(seen.kept)
+        self.marks: List[Tuple[float, int]] = [(host.clock(), self.bytes)]
         self.started = self.marks[0][0]
 
     @property
@@ -49,9 +51,9 @@ class Meter:
         return self.host.clock() - self.started
 
     def count(self, done: int) -> None:
-        """So many bytes so far."""
-        self.bytes = done
-        self.marks.append((self.host.clock(), done))
+        """So many bytes so far by this run."""
+        self.bytes = self.seen.there + done
+        self.marks.append((self.host.clock(), self.bytes))
         while len(self.marks) > 2 and self.marks[-1][0] - self.marks[0][0] > RATE_OVER:
             del self.marks[0]
         self.tell("bytes")
@@ -62,7 +64,9 @@ class Meter:
             self.files += 1
         seconds = self.marks[-1][0] - self.marks[0][0]
         rate = (self.marks[-1][1] - self.marks[0][1]) / seconds if seconds > 0 else 0.0
-        need, of = self.seen.need, len(self.seen.source.files)
-        left = (need - self.bytes) / rate if rate else None
-        done = need if event == "end" else self.bytes
-        self.told(Progress(event, self.seen.name, done, need, self.files, of, rate, left, manifest.shown(file), self.hashed))
+        there, of = self.seen.there, len(self.seen.source.files)
+        total = there + self.seen.need
+        left = (total - self.bytes) / rate if rate else None
+        done = total if event == "end" else self.bytes
+        self.told(Progress(event, self.seen.name, done, total, self.files, of, rate, left, manifest.shown(file), self.hashed,
+                           there))  # fmt: skip

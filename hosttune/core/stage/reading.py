@@ -19,8 +19,8 @@ import os
 import re
 import stat
 import threading
-from dataclasses import dataclass
-from typing import Optional
+from dataclasses import dataclass, field
+from typing import Mapping, Optional
 
 from ..model import Refused
 
@@ -43,7 +43,8 @@ LATER = "let whatever writes there end, then run this again: files that are whol
 @dataclass(frozen=True)
 class Job:
     """One file to copy. source: real path, below `root` and no link. size, mtime: as it was planned. sha256: what its
-    content must have, "" if unknown. node: NUMA node that its pages are bound to, "" for the mount's own policy."""
+    content must have, "" if unknown. node: NUMA node that its pages are bound to, "" for the mount's own policy. there: chunks of
+    the target that an earlier run has copied (never all), and the digest of each where there is no sha256 and it is wanted."""
 
     source: str
     target: str
@@ -52,6 +53,7 @@ class Job:
     mtime: float
     sha256: str = ""
     node: str = ""
+    there: Mapping[int, str] = field(default_factory=dict, compare=False)
 
 
 class Cold:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from dataclasses import dataclass
-from typing import Deque, List, Optional, Sequence, Set, Tuple
+from typing import Collection, Deque, List, Optional, Sequence, Set, Tuple
 
 
 @dataclass(frozen=True)
@@ -35,34 +35,43 @@ fastest on 16 cores)."""
 
 
 class _Row:
-    """One file: chunks taken to be copied, chunks copied ahead of the hash, chunks that are done."""
+    """One file: chunks to be copied, how many of them are taken, chunks that are there ahead of the hash, how many are done."""
 
-    def __init__(self, file: int, count: int, in_order: bool) -> None:
+    def __init__(self, file: int, count: int, in_order: bool, there: Collection[int] = ()) -> None:
         self.file, self.count, self.in_order = file, count, in_order
-        self.taken, self.done, self.running, self.writing = 0, 0, 0, 0
-        self.ahead: Set[int] = set()
+        self.todo: Sequence[int] = [n for n in range(count) if n not in there] if there else range(count)
+        self.taken, self.running, self.writing = 0, 0, 0
+        self.done = 0 if in_order else count - len(self.todo)
+        self.ahead: Set[int] = set(there) if in_order else set()
         self.hashing = False
 
     @property
     def left(self) -> int:
-        return self.count - (self.done if self.in_order else self.taken)
+        return self.count - self.done if self.in_order else len(self.todo) - self.taken
+
+    @property
+    def untaken(self) -> bool:
+        """A chunk of it waits to be copied."""
+        return self.taken < len(self.todo)
 
     @property
     def free(self) -> bool:
         """A thread can have it for itself now."""
         if self.in_order:
-            return not self.hashing and (self.done in self.ahead or self.done == self.taken < self.count)
-        return not self.running and self.taken < self.count
+            return not self.hashing and (self.done in self.ahead or self.untaken and self.todo[self.taken] == self.done)
+        return not self.running and self.untaken
 
 
 class Schedule:
     """files: (chunks, in order) of each. hashed: chunks of the others are hashed too. ahead: files in order may be copied
-    by threads that do not hash them; else they are left to one thread at a time."""
+    by threads that do not hash them; else they are left to one thread at a time. there: of each file the chunks that are there
+    already; never all of them, since a file's last part ends it."""
 
-    def __init__(self, files: Sequence[Tuple[int, bool]], threads: int, hashed: bool = True, ahead: bool = True) -> None:
+    def __init__(self, files: Sequence[Tuple[int, bool]], threads: int, hashed: bool = True, ahead: bool = True,
+                 there: Sequence[Collection[int]] = ()) -> None:
         self.threads, self.hashed, self.ahead = threads, hashed, ahead
         self.writers = WRITERS if hashed else 1
-        rows = [_Row(file, count, in_order) for file, (count, in_order) in enumerate(files)]
+        rows = [_Row(file, *files[file], there[file] if there else ()) for file in range(len(files))]
         # Small files first, they are soon out of the way; then the largest.
         self.waiting: Deque[_Row] = deque(sorted(rows, key=lambda row: (row.count > 1, -row.count)))
         self.begun: List[_Row] = []
@@ -126,15 +135,16 @@ class Schedule:
         return self._copy(row, self.hashed)
 
     def _join(self) -> Optional[Part]:
-        open_ = [row for row in self.begun if row.taken < row.count and (self.ahead or not row.in_order)]
+        open_ = [row for row in self.begun if row.untaken and (self.ahead or not row.in_order)]
         if not open_:
             return None
-        row = max(open_, key=lambda row: row.count - row.taken)
+        row = max(open_, key=lambda row: len(row.todo) - row.taken)
         return self._copy(row, self.hashed and not row.in_order)
 
     def _copy(self, row: _Row, hashed: bool) -> Part:
         row.taken += 1
-        return self._mark(row, Part(row.file, row.taken - 1, True, hashed, row.writing >= (self.writers if hashed else 1)))
+        number = row.todo[row.taken - 1]
+        return self._mark(row, Part(row.file, number, True, hashed, row.writing >= (self.writers if hashed else 1)))
 
     def _mark(self, row: _Row, part: Part) -> Part:
         row.running += 1

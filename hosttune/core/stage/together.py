@@ -10,7 +10,7 @@ import threading
 import time
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from queue import Empty, SimpleQueue
-from typing import Any, Callable, Iterator, List, Protocol, Sequence
+from typing import Any, Callable, Collection, Iterator, List, Protocol, Sequence
 
 from .pace import FREE, Bucket, Pace
 from .reading import PIECE
@@ -73,10 +73,12 @@ def each(futures: Sequence["Future[Any]"], told: Callable[[Any], None], tick: Ca
 
 
 class Work(Protocol):
-    """A file that is gone through by chunks. count: how many. in_order: it has one hash, so each chunk after the other."""
+    """A file that is gone through by chunks. count: how many. in_order: it has one hash, so each chunk after the other. there:
+    chunks that need no copy."""
 
     count: int
     in_order: bool
+    there: Collection[int]
 
     def do(self, part: Part, memory: mmap.mmap, run: Run) -> None:
         """One part; `memory` is PIECE bytes of the thread's own."""
@@ -90,7 +92,8 @@ def share_out(pool: ThreadPoolExecutor, threads: int, files: Sequence[Work], run
     """Go through all files (schedule.py says in which order). told(what `seal` gave) for each and tick(bytes so far) some
     times a second, both in this thread. The first failure is raised when all threads have ended and what is whole is told."""
     threads = max(1, min(threads, sum(file.count for file in files)))
-    schedule = Schedule([(file.count, file.in_order) for file in files], threads, hashed, ahead)
+    there = [file.there for file in files]
+    schedule = Schedule([(file.count, file.in_order) for file in files], threads, hashed, ahead, there)
     crew = _Crew(files, schedule, run)
     working = [pool.submit(crew.work) for _ in range(threads)]
     try:
