@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from typing import List, Mapping, Optional, Tuple
 
-from .catalogue import finding
-from .door.host import Host, Unrecorded, errname
-from .model import ERROR, FAIL, LOOK, OK, ON, OPT_IN, SKIP, WARN, Finding, Hint, Knob, Reading, Refused, Step
+from ..catalogue import finding
+from ..door.host import Host, Unrecorded, errname
+from ..model import ERROR, FAIL, LOOK, OK, ON, OPT_IN, SKIP, WARN, Finding, Hint, Knob, Reading, Refused, Step
 
 _LOOKS = re.compile(r"(?:cat|grep|journalctl|lspci|modinfo|nvidia-smi -q|hosttune (?:check|explain))\b[^&;#]*(?:#|$)")
 """Ways out of a refusal that mend nothing: a person looks, and decides."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import Mapping, Optional
 
-from . import journal
-from .catalogue import finding
-from .door.host import Host, Ran, errname
-from .model import ERROR, FAIL, LOOK, Finding, Hint, Knob, Refused, Step
+from .. import journal
+from ..catalogue import finding
+from ..door.host import Host, Ran, errname
+from ..model import ERROR, FAIL, LOOK, Finding, Hint, Knob, Refused, Step
 
 
 class Unclosed(Exception):
