@@ -12,7 +12,6 @@ from ..door.host import Host, read_or_none
 from .shape_kept import one_of
 from .shape_sysctl import sysctl_knob
 
-
 NOW, NODES = "/proc/sys/kernel/numa_balancing", "/sys/devices/system/node/online"
 
 
