@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -200,6 +201,18 @@ def test_note_of_an_older_version_names_no_source_and_says_as_much(model: Path) 
     assert found.id == "HT509" and found.hint.command == "hosttune stage add tiny --source DIR"
     with pytest.raises(Refused, match="declares no model tiny"):
         declared.bring(LiveHost(), Profile(), "tiny")
+
+
+def test_tmpfs_that_takes_no_more_files_is_refused_before_the_copy_and_counts_what_is_there(model: Path) -> None:
+    bring("tiny", model)
+    subprocess.run(["mount", "-o", "remount,nr_inodes=80", str(MOUNT)], check=True)
+    many = plain(scratch("many"), {**FILES, **{"%02d.txt" % n: b"x" for n in range(60)}})
+    done = bring("many", many)
+    (found,) = [f for f in done.findings if f.status == "fail"]
+    assert found.id == "HT503" and re.search(r"68 files are wanted and the tmpfs takes \d+ more", found.summary)
+    assert not done.changed and bring("tiny", model).actions == ()
+    subprocess.run(["mount", "-o", "remount,nr_inodes=200", str(MOUNT)], check=True)
+    assert ids(bring("many", many), "fail", "error") == set()
 
 
 def test_engines_need_of_memory_counts_in_the_sum(model: Path) -> None:

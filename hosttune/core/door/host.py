@@ -51,12 +51,14 @@ class Stat:
 
 @dataclass(frozen=True)
 class Space:
-    """Bytes of a file system: its size, what is free to root, what is used."""
+    """Bytes of a file system: its size, what is free to root, what is used. inodes: how many files more it takes, None where that
+    is not counted."""
 
     size: int
     free: int
     used: int
     kind: str = ""
+    inodes: Optional[int] = None
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,8 @@ class LiveHost(Host):
 
     def statvfs(self, path: str) -> Space:
         v = os.statvfs(path)
-        return Space(v.f_blocks * v.f_frsize, v.f_bfree * v.f_frsize, (v.f_blocks - v.f_bfree) * v.f_frsize)
+        used = (v.f_blocks - v.f_bfree) * v.f_frsize
+        return Space(v.f_blocks * v.f_frsize, v.f_bfree * v.f_frsize, used, inodes=v.f_ffree if v.f_files else None)
 
     def run(self, argv: Sequence[str], timeout: float = 20, stdin: bytes = b"") -> Ran:
         return _ran(argv, timeout, lambda: command.run(argv, timeout, stdin, _environment()))

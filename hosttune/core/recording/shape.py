@@ -160,7 +160,7 @@ def _fields(answer: Mapping[str, Any], where: str) -> None:
             isinstance(value, (Mapping, type(None)))
             if key in ("after", "then")
             else number
-            if key in (*_COUNTS, "free", "used") or key == "size"
+            if key in (*_COUNTS, "free", "used", "inodes") or key == "size"
             else isinstance(value, str) or isinstance(value, Mapping) and set(value) == {"timeout"}
         )
         if not fits and value is not None:

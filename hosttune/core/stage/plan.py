@@ -123,6 +123,8 @@ def plan(host: Host, wanted: Wanted, copy: Optional[Copy] = None) -> Plan:
     if not seen.too_much and copy.node and need - freed > nodes.room(host, copy.node):
         seen = replace(seen, too_much="%s are wanted and NUMA node %s has room for %s" % (
             space.size_text(need), copy.node, space.size_text(nodes.room(host, copy.node) + freed)))
+    if not seen.too_much and here.mounted and here.mounted.inodes is not None:
+        seen = replace(seen, too_much=space.inodes(len(todo) - len(seen.parts), here.mounted.inodes))
     if seen.too_much:
         short = total - freed - now.left
         if copy.node:

@@ -133,6 +133,18 @@ def size_text(count: float) -> str:
     return "%.0f %s" % (size, unit) if unit == "bytes" or size >= 100 else "%.1f %s" % (size, unit)
 
 
+INODES_SPARE = 64
+"""Folders of the model, its manifest, hosttune's notes."""
+
+
+def inodes(files: int, left: int) -> str:
+    """Why so many files more do not fit into a tmpfs that takes `left` more, "" if they do. One that hosttune mounts takes as
+    many as half of the machine's pages (kernel doc filesystems/tmpfs, nr_inodes)."""
+    if not files or files + INODES_SPARE <= left:
+        return ""
+    return "%d files are wanted and the tmpfs takes %d more (nr_inodes)" % (files, left)
+
+
 def fit(need: int, freed: int, there: int, now: Memory) -> str:
     """Why `need` bytes more do not fit, with the sum; "" if they do. freed: bytes of an old copy that go first.
     there: what is staged already (told only)."""

@@ -31,7 +31,7 @@ FINDING = "HT507"
 
 @dataclass(frozen=True)
 class Mounted:
-    """A mount as the kernel shows it. device: "0:58". size, used: bytes."""
+    """A mount as the kernel shows it. device: "0:58". size, used: bytes. inodes: how many files more it takes, None for any."""
 
     source: str
     type: str
@@ -39,6 +39,7 @@ class Mounted:
     device: str
     size: int
     used: int
+    inodes: Optional[int] = None
 
     def option(self, name: str) -> str:
         """The value of NAME=VALUE, NAME itself for a flag, "" if it is not set."""
@@ -115,7 +116,8 @@ def mounted_at(host: Host, mountinfo: str, point: str, root: str = "") -> Option
             continue
         kind, source, options = fields[fields.index("-") + 1:][:3]
         space = host.statvfs(root + point)
-        found = Mounted(_plain(source), kind, tuple(fields[5].split(",") + options.split(",")), fields[2], space.size, space.used)
+        found = Mounted(_plain(source), kind, tuple(fields[5].split(",") + options.split(",")), fields[2], space.size, space.used,
+                        space.inodes)  # fmt: skip
     return found
 
 
