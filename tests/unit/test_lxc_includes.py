@@ -108,6 +108,19 @@ def test_what_keeps_the_container_from_starting_is_told(
     assert all(f.evidence == (OWN + ":2",) for f in found)
 
 
+def test_links_are_followed_and_what_is_no_file_is_not_opened() -> None:
+    links = {GPU: "../srv/real.conf", "/etc/lxc/pipe": "/run/fifo"}
+    types = {GPU: "link", "/etc/srv/real.conf": "file", "/etc/lxc/pipe": "link", "/run/fifo": "fifo"}
+    kinds = {path: {"type": kind} for path, kind in types.items()}
+    config = BINDS + INCLUDE + "lxc.include: /etc/lxc/pipe\nlxc.include: here.conf\n"
+    door = a_node(config.encode(), files={GPU: lxcs(RULES)}, nodes=kinds, links=links)
+    found = sync.show(door, "200", Wanted(gpus=())).findings
+    assert [f for f in found if f.id == "HT421"] == []
+    assert [f.summary.rpartition(": ")[0].partition(":")[2].strip() for f in found if f.id == "HT431"] == [
+        "/etc/lxc/pipe", "here.conf"]  # fmt: skip
+    assert not [question for question in door.unrecorded if "fifo" in question], "a pipe would never end"
+
+
 def test_what_nobody_could_read_is_no_nothing() -> None:
     door = a_node(INCLUDE.encode(), files={GPU: {"errno": "EACCES"}}, nodes={GPU: {"type": "file"}})
     (found,) = [f for f in sync.show(door, "200", Wanted()).findings if f.id == "HT431"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import posixpath
 from dataclasses import replace
 from typing import Dict, Iterator, List, Tuple
 
@@ -20,6 +21,7 @@ KEY = "lxc.include"
 OF_LXC = "/usr/share/lxc/config/"
 """LXC's own, with its default device list: access.py knows what they say."""
 FILE_LIMIT = 1 << 20
+LINKS_FOLLOWED = 8
 
 
 def is_lxcs_own(value: str) -> bool:
@@ -42,6 +44,8 @@ def _included(host: Host, value: str, above: Tuple[str, ...], numbers: Iterator[
     path = _unquoted(value)
     if is_lxcs_own(value):
         return Included()
+    if not path.startswith("/"):
+        return Included(unread="%s: a relative path is taken from wherever LXC is started" % path)
     if path in above:
         return Included(broken="%s includes itself" % path)
     try:
@@ -75,18 +79,23 @@ def _unquoted(value: str) -> str:
 
 
 def _files(host: Host, path: str) -> List[str]:
-    """The files of a path, itself or a folder; a link leads wherever it leads. Raises OSError."""
-    kind = host.lstat(path).type
-    if kind == "link":
-        try:
-            names = host.list(path)
-        except NotADirectoryError:
-            return [path]
-    elif kind == "dir":
-        names = host.list(path)
-    elif kind == "file":
+    """The files of a path, itself or a folder. Raises OSError."""
+    kind = _kind(host, path)
+    if kind == "file":
         return [path]
-    else:
+    if kind != "dir":
         raise OSError(errno.EINVAL, "it is a %s" % kind, path)
-    inside = ["%s/%s" % (path.rstrip("/"), name) for name in sorted(names) if name.endswith(".conf") and name != ".conf"]
-    return [name for name in inside if host.lstat(name).type != "dir"]
+    names = [name for name in sorted(host.list(path)) if name.endswith(".conf") and name != ".conf"]
+    inside = ["%s/%s" % (path.rstrip("/"), name) for name in names]
+    return [name for name in inside if _kind(host, name) != "dir"]
+
+
+def _kind(host: Host, path: str) -> str:
+    """What stands at a path, links followed: to read a pipe would wait for ever. Raises OSError."""
+    at = path
+    for _ in range(LINKS_FOLLOWED):
+        kind = host.lstat(at).type
+        if kind != "link":
+            return kind
+        at = posixpath.normpath(posixpath.join(posixpath.dirname(at), host.readlink(at)))
+    raise OSError(errno.ELOOP, "too many links", path)
