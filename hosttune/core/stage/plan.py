@@ -9,7 +9,7 @@ from typing import Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence,
 
 from ..door.host import Host
 from ..model import Action, Refused
-from . import begun, evict, manifest, nodes, over_ssh, source, space, tmpfs, whole
+from . import begun, downloads, evict, manifest, nodes, over_ssh, source, space, tmpfs, whole
 from .evict import Evictable
 from .manifest import Manifest, Staged
 from .nodes import Copy
@@ -103,13 +103,16 @@ def plan(host: Host, wanted: Wanted, copy: Optional[Copy] = None) -> Plan:
     copy = copy or nodes.copies(host, wanted.name, wanted.placement)[0]
     here = tmpfs.see(host)
     staged = manifest.load(host, copy.name)
-    given = _source(host, wanted, copy, staged)
-    kept = _kept(host, copy, staged, given)
-    todo = tuple(file for file in given.files if file.path not in kept)
-    if todo or staged is None:
-        doubts = given.doubts if given.machine else whole.refuse_unless_whole(host, given, wanted.hashed)
-    else:
-        doubts = tuple(Doubt(*row) for row in staged.doubts)
+    try:
+        given = _source(host, wanted, copy, staged)
+        kept = _kept(host, copy, staged, given)
+        todo = tuple(file for file in given.files if file.path not in kept)
+        if todo or staged is None:
+            doubts = given.doubts if given.machine else whole.refuse_unless_whole(host, given, wanted.hashed)
+        else:
+            doubts = tuple(Doubt(*row) for row in staged.doubts)
+    except NotWhole as e:
+        raise downloads.told(host, wanted.spec, wanted.caches, e) if e.code in MISSING else e
     doubts += _unpinned(wanted, given)
     freed, there = _freed(host, copy.name, kept), here.mounted.used if here.mounted else 0
     now = replace(space.memory(host), engines=wanted.engines)

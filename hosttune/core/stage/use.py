@@ -37,9 +37,14 @@ def users(host: Host, place: Place, name: str) -> List[Tuple[int, str]]:
 
 def stagers(host: Host) -> List[Tuple[int, str]]:
     """Processes that stage models now, or wait for their turn: they have the lock's file open. Only root sees others'."""
+    return holders(host, re.compile(re.escape(LOCK) + r"\Z"))
+
+
+def holders(host: Host, path: "re.Pattern[str]") -> List[Tuple[int, str]]:
+    """Processes (pid, command name) that have a file open whose path matches. Only root sees others'."""
     out = []
     for pid in (entry for entry in host.list("/proc") if entry.isdigit()):
-        if LOCK in _open_files(host, pid):
+        if any(path.match(one) for one in _open_files(host, pid)):
             out.append((int(pid), shown((read_or_none(host, "/proc/%s/comm" % pid) or "").strip())))
     return sorted(out)
 

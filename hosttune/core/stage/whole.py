@@ -24,7 +24,7 @@ from typing import Dict, Mapping, Tuple
 
 from ..door.host import Host, read_or_none
 from ..door.live import LiveHost
-from . import agreement, contents, header, shards
+from . import agreement, contents, downloads, header, shards, use
 from .candidate import JSON_LIMIT, WEIGHTS, Candidate
 from .header import Tensor
 from .source import AGAIN, Doubt, File, NotWhole, Source, listing
@@ -105,6 +105,11 @@ def _as_listed(model: Candidate) -> None:
             if hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest() != known:
                 raise NotWhole("HASH", "its content is not what the hub calls %s..." % known[:12], file.source,
                                "remove it and download it again")
+    if not rows and isinstance(model.host, LiveHost):
+        who = downloads.now(model.host, model.source.folder)
+        if who:
+            what = "a download is running now, and no list says what belongs to the model: %s" % use.words(who)
+            raise NotWhole("PARTIAL", what, model.source.folder, "let it end, then run this again")
     if not rows and model.source.unfinished:
         raise NotWhole("PARTIAL", "a download has not ended here, and no list says what belongs to the model",
                        model.source.unfinished, "let it end, or remove that file if nothing writes to it any more")
