@@ -15,13 +15,13 @@ APPLY = "hosttune apply boot-units"
 
 def boot_units(host: Host, profile: Profile) -> Hint:
     """The units keep a profile, which stands at PATH once they are there. mode: plan, the default, changes nothing at a boot."""
-    costs = "nothing is restarted"
-    if not profile.plain:
-        write = "printf '{\"mode\": \"apply\"}\\n' > profile.json && %s --profile profile.json" % APPLY
-        more = "; what else is wanted (settings, containers, models) goes into that file, which is kept as %s" % PATH
-        return Hint(write, "host", costs + more, "apply")
-    command = APPLY if has_profile(host) else APPLY + " --profile FILE"
-    words = [] if has_profile(host) else ["FILE: the profile that was given here; it is then kept as " + PATH]
+    costs, there = "nothing is restarted", has_profile(host)
+    if not profile.plain and not there:
+        folder = PATH.rpartition("/")[0]
+        write = "mkdir -p %s && printf '{\"mode\": \"apply\"}\\n' > %s && %s" % (folder, PATH, APPLY)
+        return Hint(write, "host", costs + "; what else is wanted (settings, containers, models) goes into that file", "apply")
+    command = APPLY if there else APPLY + " --profile FILE"
+    words = [] if there else ["FILE: the profile that was given here; it is then kept as " + PATH]
     words += ["it has to say mode: apply; in mode plan a boot changes nothing"] if profile.mode == "plan" else []
     return Hint(command + ("   # " + "; ".join(words) if words else ""), "host", costs, "apply")
 
