@@ -12,7 +12,7 @@ from ..lxc import models as in_container
 from ..lxc import outlook, sync
 from ..model import FAIL, Finding, Refused, Report
 from ..wanted.profile import Container, Profile
-from . import add, manifest, nodes, pages, source, space, status
+from . import add, drafter, manifest, nodes, pages, source, space, status
 from .pace import Pace
 from .plan import Fetch, Wanted
 from .progress import Told
@@ -85,6 +85,7 @@ def bring(host: Host, profile: Profile, name: str, spec: str = "", caches: Seque
     report = add.add(host, wanted(host, profile, name, spec, caches, evict, fetch, pace, when), dry_run, told, threads)
     if any(f.status == FAIL for f in report.findings) and not dry_run:
         return report
+    report = replace(report, findings=report.findings + drafter.judge(host, profile, name))
     for ct_id in containers_of(profile, name):
         policy = restart or profile.containers.get(ct_id, Container()).restart
         try:
@@ -116,7 +117,7 @@ def _others(host: Host, profile: Profile, name: str, caches: Sequence[str]) -> i
 def overview(host: Host, profile: Profile, caches: Sequence[str] = (), look: pages.Look = pages.unseen) -> Report:
     """`hosttune stage status`: models, the tmpfs, where pages lie, and what the containers of the profile's engines see."""
     report = status.status(host, [wanted(host, profile, name, "", caches) for name in profile.models], look)
-    findings, seen = list(report.findings), set()
+    findings, seen = [*report.findings, *drafter.judge(host, profile)], set()
     for name in profile.models:
         for ct_id in containers_of(profile, name):
             if ct_id not in seen:
