@@ -12,7 +12,7 @@ from ..lxc import models as in_container
 from ..lxc import outlook, sync
 from ..model import FAIL, Finding, Refused, Report
 from ..wanted.profile import Container, Profile
-from . import add, drafter, manifest, nodes, pages, source, space, status
+from . import add, drafter, engines, manifest, nodes, pages, source, space, status
 from .pace import Pace
 from .plan import Fetch, Wanted
 from .progress import Told
@@ -58,11 +58,11 @@ def wanted(host: Host, profile: Profile, name: str, spec: str = "", caches: Sequ
     """One model as the profile declares it; spec, pace and when (NOW or LATER) in place of what that says. Refused when neither
     says where it comes from."""
     row = profile.models.get(name, {})
-    need = sum(space.bytes_of(str(each.get("engine-memory", "0"))) for each in profile.models.values())
+    need, taken = engines.memory(host, profile)
     hashed = (when or str(row.get("hash", NOW))) == NOW
     return Wanted(name, spec or source_of(host, profile, name), tuple(caches), str(row.get("placement", nodes.INTERLEAVE)),
                   _others(host, profile, name, caches), need, evict, frozenset(profile.models), fetch,
-                  pace or pace_of(profile, name), hashed)  # fmt: skip
+                  pace or pace_of(profile, name), hashed, taken)  # fmt: skip
 
 
 def pace_of(profile: Profile, name: str, limit: Optional[float] = None, nice: Optional[int] = None) -> Pace:

@@ -45,7 +45,7 @@ def _drafter(args: Any) -> str:
 
 
 def judge(host: Host, profile: Profile, name: str = "") -> Tuple[Finding, ...]:
-    """HT508 for each pair (with this model in it) that is in memory and does not agree. Nothing is read where digests are equal."""
+    """HT508 for each pair (with this model in it) that is in memory and does not agree. Where digests agree nothing is read."""
     return tuple(said for drafter, target in pairs(profile) if name in ("", drafter, target)
                  for said in _judge(host, drafter, target))  # fmt: skip
 

@@ -27,9 +27,10 @@ Fetch = Callable[[str, str, Sequence[str]], None]
 
 @dataclass(frozen=True)
 class Wanted:
-    """A model as it is declared. others: bytes of all other models that shall fit beside it. engines: bytes that its engines
-    need beside it. declared: names of all declared models, which are evicted last. fetch: None where nothing may be fetched.
-    pace: how hard the copy may work. hashed: on its way; else `stage verify` does it later."""
+    """A model as it is declared. others: bytes of all other models that shall fit beside it. engines: bytes that engines still
+    need beside their models. taken: bytes that running ones have for that. declared: names of all declared models, which are
+    evicted last. fetch: None where nothing may be fetched. pace: how hard the copy may work. hashed: on its way; else
+    `stage verify` does it later."""
 
     name: str
     spec: str
@@ -42,6 +43,7 @@ class Wanted:
     fetch: Optional[Fetch] = None
     pace: Pace = FREE
     hashed: bool = True
+    taken: int = 0
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ def plan(host: Host, wanted: Wanted, copy: Optional[Copy] = None) -> Plan:
         raise downloads.told(host, wanted.spec, wanted.caches, e) if e.code in MISSING else e
     doubts += _unpinned(wanted, given)
     freed, there = _freed(host, copy.name, kept), here.mounted.used if here.mounted else 0
-    now = replace(space.memory(host), engines=wanted.engines)
+    now = replace(space.memory(host), engines=wanted.engines, taken=wanted.taken)
     need = sum(file.size for file in todo)
     total = need + given.size * _copies_to_come(host, wanted, copy)
     size = _size(here, there - freed, total, given.size + wanted.others, there + now.room)

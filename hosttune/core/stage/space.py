@@ -28,13 +28,15 @@ RESERVE_SHARE, RESERVE_MOST = 16, 16 << 30
 @dataclass(frozen=True)
 class Memory:
     """Bytes. cgroup: what the tightest memory.max above this process leaves, None where there is no limit. arc: what ZFS's
-    cache can give back, which MemAvailable does not count. engines: what engines need beside their models, as declared."""
+    cache can give back, which MemAvailable does not count. engines: what engines that do not run need beside their models, as
+    declared; taken: what those that run have of it, which is no part of `available` any more (told only)."""
 
     total: int
     available: int
     cgroup: Optional[int] = None
     arc: int = 0
     engines: int = 0
+    taken: int = 0
 
     @property
     def reserve(self) -> int:
@@ -61,6 +63,8 @@ class Memory:
         said += " less a reserve of " + size_text(self.reserve)
         if self.engines:
             said += " and %s for engines" % size_text(self.engines)
+        if self.taken:
+            said += " (%s more have engines that run)" % size_text(self.taken)
         if self.cgroup is not None and self.cgroup < self.available + self.arc - self.reserve - self.engines:
             return "the cgroup of this process leaves %s" % size_text(self.cgroup)
         return "memory has " + said

@@ -45,7 +45,7 @@ def status(host: Host, declared: Sequence[Wanted], look: Look = pages.unseen) ->
         if name not in known:
             found += _staged(host, name, look, bool(here.huge))
     found += _gone(host, known.union(there))
-    facts = _facts(host, here, max((wanted.engines for wanted in declared), default=0))
+    facts = _facts(host, here, *next(((wanted.engines, wanted.taken) for wanted in declared), (0, 0)))
     return Report("stage status", host.uname()[0], facts, tuple(found), (), tuple(actions), mode="plan")
 
 
@@ -65,8 +65,8 @@ def _gone(host: Host, known: AbstractSet[str]) -> List[Finding]:
     return out
 
 
-def _facts(host: Host, here: Place, engines: int) -> Dict[str, str]:
-    now = replace(space.memory(host), engines=engines)
+def _facts(host: Host, here: Place, engines: int, taken: int) -> Dict[str, str]:
+    now = replace(space.memory(host), engines=engines, taken=taken)
     out = {"room": space.size_text(now.room), "memory": now.words.replace("memory has ", "", 1), "mount": "none"}
     there = nodes.with_memory(host)
     for node in there if len(there) > 1 else ():
