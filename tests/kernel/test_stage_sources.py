@@ -13,14 +13,17 @@ import pytest
 
 from hosttune.core.door.live import LiveHost
 from hosttune.core.model import Refused
+from hosttune.core.nextboot import promises
 from hosttune.core.stage import drop, manifest, over_ssh, progress
+from hosttune.core.unattended import stages
+from hosttune.core.wanted.profile import validate
 from tests.kernel.sshd import SshTarget
 from tests.kernel.staged import FILES, MOUNT, bring, command, ids, is_whole, kill
 from tests.kernel.staged import model as model  # fixtures
 from tests.kernel.staged import shm as shm
 from tests.kernel.view import mount, scratch, unmount
 from tests.unit.hub_server import Hub, serving
-from tests.unit.stage_models import contents, plain, read_back
+from tests.unit.stage_models import cached, contents, plain, read_back
 
 
 def test_model_of_the_hub_is_fetched_once_and_staged_from_the_disk_ever_after() -> None:
@@ -42,6 +45,22 @@ def test_model_of_the_hub_is_fetched_once_and_staged_from_the_disk_ever_after() 
             told = command("add", "tiny", "--source", spec, "-o", "json", env=env)
             odd = [row for row in json.loads(told.stdout)["hosts"][0]["findings"] if row["id"] == "HT508"]
             assert (odd == []) is pinned and (pinned or hub.commit in odd[0]["summary"])
+
+
+def test_cache_of_another_user_is_named_in_the_profile_and_the_next_boot_finds_it() -> None:
+    cache, roots = scratch("home"), ["/root/.cache/huggingface/hub"]
+    cached(cache, files=FILES)
+    model = {"source": "hf:org/tiny@main"}
+    alone, named = (validate({"mode": "apply", "models": {"tiny": row}}) for row in (model, {**model, "cache": str(cache)}))
+    (report,) = stages.STAGES["models"](LiveHost(), alone, lambda line: None)
+    assert ids(report, "fail") == {"HT506"} and [f.have for f in promises.models(LiveHost(), alone, roots)] == ["not whole"]
+    (report,) = stages.STAGES["models"](LiveHost(), named, lambda line: None)
+    assert ids(report, "fail", "error") == set()
+    is_whole("tiny", FILES)
+    (told,) = promises.models(LiveHost(), named, roots)
+    assert told.status == "warn" and told.summary == "its source is whole, but nothing stages it at boot"
+    with pytest.raises(Refused, match="an absolute path"):
+        validate({"models": {"tiny": {**model, "cache": "~/hub"}}})
 
 
 def test_model_of_another_machine_comes_over_ssh_and_is_not_asked_for_again(old_target: SshTarget) -> None:

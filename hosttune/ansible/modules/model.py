@@ -76,8 +76,8 @@ attributes:
 notes:
   - A copy may take minutes. With C(async) and C(poll) no connection has to last that long; C(hosttune.hosttune.models) looks
     first and goes that way only if there is something to copy. A task that is ended leaves what is whole to the next one.
-  - C(HF_HOME) and C(HF_HUB_CACHE) in C(environment) say where another cache is. A token stands in a file of mode 0600 on the
-    target, which C(token-file) of the model names.
+  - C(cache) of the model says where another cache is (C(HF_HOME) and C(HF_HUB_CACHE) in C(environment) do too, but not at the
+    next boot). A token stands in a file of mode 0600 on the target, which C(token-file) of the model names.
 seealso:
   - module: hosttune.hosttune.lxc_devices
 """

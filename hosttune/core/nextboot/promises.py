@@ -28,7 +28,7 @@ def models(host: Host, profile: Profile, caches: Sequence[str]) -> List[Finding]
             found.append(finding("HT710", WARN, name, words, have=spec, want="whole on a disk of this machine"))
             continue
         try:
-            read = source.read(host, spec, caches)
+            read = source.read(host, spec, declared.caches_of(profile, name, caches))
             whole.refuse_unless_whole(host, read)
         except (Refused, OSError) as e:
             why = "%s: %s" % (e.where, e.what) if isinstance(e, Refused) else "%s: %s" % (e.filename, errname(e))

@@ -53,6 +53,12 @@ def targets_of(profile: Profile, ct_id: str) -> Tuple[str, ...]:
     return tuple(sorted(found, reverse=True)) or (in_container.TARGET,)
 
 
+def caches_of(profile: Profile, name: str, caches: Sequence[str] = ()) -> Tuple[str, ...]:
+    """Where hf: of this model is looked for: in the cache that the profile names, else in these."""
+    own = str(profile.models.get(name, {}).get("cache", ""))
+    return (own,) if own else tuple(caches)
+
+
 def wanted(host: Host, profile: Profile, name: str, spec: str = "", caches: Sequence[str] = (), evict: bool = False,
            fetch: Optional[Fetch] = None, pace: Optional[Pace] = None, when: Optional[str] = None) -> Wanted:
     """One model as the profile declares it; spec, pace and when (NOW or LATER) in place of what that says. Refused when neither
@@ -60,7 +66,8 @@ def wanted(host: Host, profile: Profile, name: str, spec: str = "", caches: Sequ
     row = profile.models.get(name, {})
     need, taken = engines.memory(host, profile)
     hashed = (when or str(row.get("hash", NOW))) == NOW
-    return Wanted(name, spec or source_of(host, profile, name), tuple(caches), str(row.get("placement", nodes.INTERLEAVE)),
+    return Wanted(name, spec or source_of(host, profile, name), caches_of(profile, name, caches),
+                  str(row.get("placement", nodes.INTERLEAVE)),
                   _others(host, profile, name, caches), need, evict, frozenset(profile.models), fetch,
                   pace or pace_of(profile, name), hashed, taken)  # fmt: skip
 
@@ -106,8 +113,8 @@ def _others(host: Host, profile: Profile, name: str, caches: Sequence[str]) -> i
     for other, spec in sources(profile).items():
         if other != name:
             try:
-                staged = manifest.load(host, other)
-                size = staged.size if staged and staged.source == spec else source.read(host, spec, caches).size
+                staged, where = manifest.load(host, other), caches_of(profile, other, caches)
+                size = staged.size if staged and staged.source == spec else source.read(host, spec, where).size
                 total += size * len(nodes.copies(host, other, str(profile.models[other].get("placement", nodes.INTERLEAVE))))
             except (Refused, OSError):
                 continue  # told when it is its turn

@@ -50,7 +50,7 @@ def _models(host: Host, profile: Profile, say: Say) -> List[Report]:
 
     if not profile.models:
         say("no models are declared")
-    # A unit has root's home and nothing of anybody's environment: a cache elsewhere is named by its directory.
+    # A unit has root's home and nothing of anybody's environment: a cache elsewhere the profile names (`cache` of the model).
     caches = source.hub_caches({}, "/root")
     reports = []
     for name, spec in models.sources(profile).items():

@@ -56,6 +56,12 @@ MODEL = Record(
             "/srv/models",
             ("/srv/models", "/dev/shm/models"),
         ),
+        "cache": Text(
+            "the Hugging Face cache that hf: means (HF_HUB_CACHE), if it is not root's own: a boot knows no environment",
+            "",
+            pattern=r"(/[^\x00-\x1f]+)?",
+            says="an absolute path",
+        ),
         "token-file": Text(
             "file of mode 0600 with the token that the hub wants for this model",
             "",
