@@ -10,6 +10,7 @@ from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 from ..door.host import Host, Unrecorded, list_or_empty, read_or_none
 from ..machine import ports
 from ..machine.devices import UVM, DeviceTable, Node, device_table, is_nvidia_path
+from . import firsthand
 from .entries import entries
 from .needs import Need
 from .store import Config, pve_container
@@ -94,6 +95,9 @@ def devices_for(host: Host, config: Config, base: Optional[DeviceTable] = None) 
 
 def running_pid(host: Host, config: Config) -> int:
     """Process id of the container's init as the host counts it; 0 when it does not run."""
+    pid = firsthand.init_pid(host, config.folder, config.id)
+    if pid:
+        return pid
     ran = host.run(["lxc-info", *config.tool_options, "-p", "-H"])
     return int(ran.out) if ran.rc == 0 and ran.out.strip().isdigit() else 0
 

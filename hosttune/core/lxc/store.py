@@ -11,6 +11,7 @@ from typing import List, Optional, Tuple
 
 from ..door.host import Host, bytes_or_none, list_or_empty, read_or_none
 from ..model import Refused
+from . import firsthand
 from .document import LXC, PVE, Document, parse
 from .includes import follow
 
@@ -90,14 +91,20 @@ def known_ids(host: Host) -> Tuple[str, ...]:
 
 def lxc_folder(host: Host) -> str:
     """Where plain LXC keeps its containers (lxc.lxcpath)."""
+    read = firsthand.lxc_folder(host, LXC_FOLDER)
+    if read:
+        return read
     ran = host.run(["lxc-config", "lxc.lxcpath"])
     return ran.out.strip() if ran.rc == 0 and ran.out.startswith("/") else LXC_FOLDER
 
 
 def pve_container(host: Host) -> Optional[Tuple[int, ...]]:
     """The version of the pve-container package, None where it is not installed."""
-    ran = host.run(["dpkg-query", "-W", "-f", "${Version}", "pve-container"])
-    numbers = re.findall(r"\d+", ran.out.split("+")[0]) if ran.rc == 0 else []
+    said = firsthand.version(host, "pve-container")
+    if said is None:
+        ran = host.run(["dpkg-query", "-W", "-f", "${Version}", "pve-container"])
+        said = ran.out if ran.rc == 0 else ""
+    numbers = re.findall(r"\d+", said.split("+")[0])
     return tuple(int(number) for number in numbers) or None
 
 
