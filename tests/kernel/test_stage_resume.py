@@ -111,10 +111,10 @@ def test_killed_again_and_again_at_any_moment_each_run_goes_on_where_the_last_on
     source, when = how
     rng, before = random.Random(7), set[int]()
     for _ in range(10):
-        run = start(source, when, limit=40e6)
+        run = start(source, when, limit=15e6)
         while len(left()) <= len(before) and run.poll() is None:
             time.sleep(0.002)
-        time.sleep(rng.random() * 0.05)
+        time.sleep(rng.random() * 0.08)
         run.kill()
         said = run.communicate()[1]
         assert run.returncode == -signal.SIGKILL, said
