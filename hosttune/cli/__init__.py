@@ -122,7 +122,7 @@ _WAYS_OUT = {
 
 def _no_empty_value(args: list[str]) -> None:
     """Refused: `--host "$UNSET"` would look at this machine in place of that one, without a word."""
-    for word, after in zip(args, [*args[1:], "-"], strict=True):
+    for word, after in zip(args, [*args, "-"][1:], strict=True):
         if word == "--":
             return
         name, equals, value = word.partition("=")
@@ -147,7 +147,7 @@ def _refused(e: Refused, args: list[str]) -> None:
 
 def _document(e: Refused, args: list[str]) -> None:
     """One document on stdout, also when there is no report, if JSON was asked for."""
-    if "json" in [_output(word, after) for word, after in zip(args, [*args[1:], ""], strict=True)]:
+    if "json" in [_output(word, after) for word, after in zip(args, [*args, ""][1:], strict=True)]:
         from ..render.as_json import refusal
 
         click.echo(refusal(" ".join(args), e), nl=False)

@@ -100,6 +100,15 @@ def test_one_message_and_one_document(
     assert document["error"]["what"] and not document["ok"] and said in told.err
 
 
+@pytest.mark.parametrize("argv", [[], ["stage"], ["lxc"]], ids=lambda argv: " ".join(["hosttune", *argv]))
+def test_a_group_alone_is_its_help(capfd: pytest.CaptureFixture[str], argv: list[str]) -> None:
+    """The first thing that a stranger types."""
+    assert cli.main(argv) == 2
+    told = capfd.readouterr()
+    assert told.err.startswith("\nUsage: hosttune") or told.err.startswith("Usage: hosttune"), told.err
+    assert "Commands:" in told.err and "Traceback" not in told.err and told.out == ""
+
+
 @pytest.mark.parametrize("form", JSON_FORMS)
 def test_json_is_understood_however_it_is_asked_for(capfd: pytest.CaptureFixture[str], form: tuple[str, ...]) -> None:
     assert cli.main(["check", *form, "nope"]) == 2
