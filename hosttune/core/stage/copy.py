@@ -2,7 +2,7 @@
 """Bytes into tmpfs at memory speed, hashed on their way. With the files it imports it touches the machine itself.
 
 Measured (16 cores, source in memory): `cp` into plain /dev/shm 2 GB/s; with huge pages, one writer a file by whole pages
-34 GB/s (a write of a whole page does not clear it first, a page fault does), and 21 GB/s for the parts of one file read
+47 GB/s (a write of a whole page does not clear it first, a page fault does), and 29 GB/s for the parts of one file, most read
 straight into a mapping (several writers of one file wait for its inode lock, a mapping has none). schedule.py says which
 thread does what: a file a thread while there are as many files as threads, then the parts of what is left.
 
