@@ -17,9 +17,9 @@ from tests.unit import test_causes, test_next_boot
 
 PROGRAMS = set(
     "apt apt-cache apt-get apt-mark bpftool cat dmesg dkms docker dpkg echo env export fuser grep helm hosttune journalctl "
-    "kubectl kubelet ldconfig ls lsmod lspci lxc-cgroup lxc-start lxc-stop modinfo modprobe mokutil mv nv-fabricmanager nvidia-ctk "
-    "nvidia-modprobe nvidia-smi pct podman prlimit proxmox-boot-tool ps python python3 readlink rm rmmod stat strace sudo sysctl "
-    "systemctl tail ulimit unset update-grub update-initramfs dracut awk uname unattended-upgrade bootctl".split()
+    "kubectl kubelet ldconfig ls lsmod lspci lxc-cgroup lxc-start lxc-stop modinfo modprobe mokutil mv nv-fabricmanager "
+    "nvidia-ctk nvidia-modprobe nvidia-smi pct podman prlimit proxmox-boot-tool ps python python3 readlink rm rmmod stat strace "
+    "sudo sysctl systemctl tail ulimit unset update-grub update-initramfs dracut awk uname unattended-upgrade bootctl".split()
 )
 ENDS = {";", "&&", "||", "|", "$(", "("}
 LOOKS = re.compile(
