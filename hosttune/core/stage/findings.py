@@ -107,7 +107,7 @@ def does_not_fit(seen: Plan) -> Finding:
     """HT503 with the sum, and what would make room."""
     name = seen.name
     if not seen.evictable:
-        hint = Hint("hosttune stage status", "host", "shows what is in memory: hosttune stage drop MODEL makes room", "none")
+        hint = Hint("hosttune stage status", "host", "shows what is in memory: hosttune stage drop MODEL makes room", "look")
         return finding("HT503", FAIL, name, "%s does not fit: %s" % (name, seen.too_much), hint=hint)
     lost = "; ".join("%s, %s" % (one.name, space.size_text(one.size)) for one in seen.evictable)
     hint = Hint(seen.command + " --evict", "host", "takes out of memory: %s" % lost, "apply")
