@@ -48,6 +48,10 @@ class Output:
         findings = report.findings
         if profile and profile.ignore:
             findings = tuple(apply_ignores(findings, profile.ignore, self.started))
+        if path := _profile_of_this_host():
+            from .profile import naming
+
+            findings = tuple(naming(f, path) for f in findings)
         report = replace(
             report, findings=findings, version=__version__, duration_ms=int((time.time() - self.started) * 1000)
         )
@@ -77,6 +81,13 @@ class Output:
         from ..render import text
 
         return text.render(report, colours, ascii_only, self.verbose)
+
+
+def _profile_of_this_host() -> str:
+    """What --profile names, "" for nothing. A fix for another host is run there, where that file is not."""
+    context = click.get_current_context(silent=True)
+    said = context.params if context else {}
+    return "" if said.get("host") or said.get("replay") else said.get("profile_path") or ""
 
 
 def coloured(choice: str, stream: TextIO) -> bool:

@@ -4,14 +4,17 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
 from ..core.knobs import KNOBS
-from ..core.model import Refused
+from ..core.model import Finding, Refused
 from ..core.wanted.places import json_lines
 from ..core.wanted.profile import PATH, Profile, validate
 
@@ -27,6 +30,23 @@ def profile_option(command: Callable[..., Any]) -> Callable[..., Any]:
         metavar="FILE",
         help="What is wanted, JSON or YAML. Default: %s if there is one." % PATH,
     )(command)
+
+
+TAKES_PROFILE = re.compile(
+    r"(?<![\w/.-])hosttune (apply|check|doctor|preflight|status|topo|bench run|lxc (live|show|sync)|stage (add|status|verify)"
+    r"|unit (check|diff|render|restart|start|stop|wait))(?![\w-])(?!.* --profile)"
+)
+"""In a command that a finding names: what takes --profile, and does not name one already."""
+
+
+def naming(finding: Finding, path: str) -> Finding:
+    """The same finding, whose commands want what this one wants: pasted without --profile they would apply another value."""
+
+    def named(command: str) -> str:
+        return TAKES_PROFILE.sub(lambda found: "%s --profile %s" % (found.group(), shlex.quote(path)), command)
+
+    hint = replace(finding.hint, command=named(finding.hint.command))
+    return replace(finding, hint=hint, decide=named(finding.decide))
 
 
 def load(path: str | None) -> Profile:
@@ -53,7 +73,8 @@ def _parse_json(text: str, path: str) -> tuple[Any, dict[str, int]]:
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as e:
-        raise Refused("this is not JSON: %s" % getattr(e, "msg", e), "%s:%d" % (path, getattr(e, "lineno", 1)))
+        yaml = "" if path.endswith(".json") else "name it FILE.yml if it is YAML"
+        raise Refused("this is not JSON: %s" % getattr(e, "msg", e), "%s:%d" % (path, getattr(e, "lineno", 1)), yaml)
     return data, json_lines(text, path)
 
 

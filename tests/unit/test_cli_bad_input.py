@@ -23,6 +23,7 @@ FILES = {
     "twice.yml": "mode: plan\nknobs: {}\nmode: apply\n",
     "control.yml": 'mode: "\x01"\n',
     "list.yml": "- a\n",
+    "yaml.conf": "mode: plan\n",
     "broken.yml": "mode: [\n",
     "deep.json": DEEP,
     "deep.yml": DEEP,
@@ -35,6 +36,8 @@ FILES = {
 }
 CASES: list[tuple[list[str], str]] = [
     (["check", "nope"], "no such knob: nope"),
+    (["check", "ht106"], "did you mean swappiness?"),
+    (["check", "--profile", "DIR/yaml.conf"], "name it FILE.yml if it is YAML"),
     (["check", "--bad"], "No such option"),
     (["nope"], "No such command"),
     (["check", "--profile", "DIR"], "is a directory"),

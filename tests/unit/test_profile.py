@@ -4,16 +4,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import jsonschema
 import pytest
 import yaml
 
-from hosttune.cli.profile import load
+from hosttune.cli import hosttune, main
+from hosttune.cli.profile import TAKES_PROFILE, load, naming
+from hosttune.core.catalogue import finding
 from hosttune.core.knobs import KNOBS
-from hosttune.core.model import ON, Refused
+from hosttune.core.model import FAIL, ON, Hint, Refused
 from hosttune.core.wanted.places import json_lines, line_of
 from hosttune.core.wanted.profile import Container, validate
 from hosttune.core.wanted.schema import schema
@@ -188,3 +192,47 @@ def test_places_of_a_json_text(text: str, places: dict[str, int]) -> None:
     json.loads(text)
     assert json_lines(text, "f") == places
     assert line_of(places, "a.b[1].missing") == places.get("a.b[1]", places.get("a", 0))
+
+
+@pytest.mark.parametrize(
+    ("command", "named"),
+    [
+        ("hosttune apply swappiness", "hosttune apply --profile 'my site.yml' swappiness"),
+        ("sudo hosttune stage verify tiny", "sudo hosttune stage verify --profile 'my site.yml' tiny"),
+        (
+            'lxc-cgroup -n 200 devices.allow "c 511:* rwm" && hosttune lxc sync 200',
+            "lxc-cgroup -n 200 devices.allow \"c 511:* rwm\" && hosttune lxc sync --profile 'my site.yml' 200",
+        ),
+        ("hosttune stage drop tiny", "hosttune stage drop tiny"),
+        ("hosttune apply boot-units --profile FILE", "hosttune apply boot-units --profile FILE"),
+        ("cat /usr/local/lib/hosttune apply", "cat /usr/local/lib/hosttune apply"),
+        ("", ""),
+    ],
+)
+def test_a_fix_wants_what_the_finding_wants(command: str, named: str) -> None:
+    """Pasted without --profile it would write the value of /etc/hosttune/profile.json, or the recommended one."""
+    told = naming(finding("HT106", FAIL, "now", "", hint=Hint(command), decide=command), "my site.yml")
+    assert told.hint.command == told.decide == named
+
+
+def test_check_with_a_profile_names_it_in_its_fix(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    profile = tmp_path / "site.yml"
+    profile.write_text('knobs: {swappiness: "199"}\n')
+    assert main(["check", "swappiness", "--profile", str(profile), "-o", "json"]) == 1
+    told = json.loads(capsys.readouterr().out)["hosts"][0]["findings"]
+    assert {f["hint"]["command"] for f in told} == {"hosttune apply --profile %s swappiness" % profile}
+
+
+def test_each_command_that_takes_a_profile_gets_it_in_a_fix() -> None:
+    def commands(group: click.Group, above: str) -> Iterator[tuple[str, click.Command]]:
+        for word in group.list_commands(context):
+            command = group.get_command(context, word)
+            assert command
+            yield "%s %s" % (above, word), command
+            if isinstance(command, click.Group):
+                yield from commands(command, "%s %s" % (above, word))
+
+    context = click.Context(hosttune)
+    every = dict(commands(hosttune, "hosttune"))
+    takes = {words for words, command in every.items() if any(o.name == "profile_path" for o in command.params)}
+    assert takes == {words for words in every if TAKES_PROFILE.fullmatch(words)}

@@ -22,7 +22,7 @@ def wants_of(names: Sequence[str], declared: Optional[Mapping[str, str]], knobs:
     said = declared or {}
     for name in list(names) + list(said):
         if name not in knobs:
-            near = difflib.get_close_matches(name, knobs, 1)
+            near = [knob.name for knob in knobs.values() if knob.id == name.upper()] or difflib.get_close_matches(name, knobs, 1)
             raise Refused("no such knob: %s" % name, way_out="did you mean %s?" % near[0] if near else "hosttune list")
     everything = [name for name, knob in knobs.items() if not knob.starts]
     wants = {name: said.get(name, "") for name in (everything if declared is None else said)}
