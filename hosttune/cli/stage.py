@@ -181,7 +181,7 @@ def verify(models: tuple[str, ...], limit: float | None, nice: int | None, repai
     report = verifying.verify(LiveHost(), models, line.read, repair=repair, pace=Pace(limit or 0, nice or 0),
                               declared=frozenset(profile.models))  # fmt: skip
     line.end()
-    return output.emit(report, profile)
+    return replace(output, verbose=True).emit(report, profile)  # what is as it was copied is what was asked for
 
 
 @command.command(name="drop", short_help="remove a model from memory")
@@ -191,4 +191,7 @@ def verify(models: tuple[str, ...], limit: float | None, nice: int | None, repai
 @reporting
 def drop(model: str, force: bool, dry_run: bool, output: Output) -> int:
     """Remove MODEL from memory. Its source stays."""
-    return output.emit(dropping.drop(LiveHost(), model, force, dry_run), Profile())
+    report = dropping.drop(LiveHost(), model, force, dry_run)
+    if report.changed:
+        click.echo("%s: dropped" % model, err=True)
+    return output.emit(report, Profile())

@@ -64,13 +64,13 @@ def test_what_zfs_gives_back_counts_and_what_engines_need_does_not_and_the_sum_s
 
 
 @pytest.mark.parametrize(
-    ("text", "rate"), [("2GB/s", 2e9), ("500 MB/s", 5e8), ("1.5G", 1.5e9), ("800k", 8e5), ("7", 7), ("1TB/s", 1e12)]
+    ("text", "rate"), [("2GB/s", 2e9), ("500 MB/s", 5e8), ("1.5G", 1.5e9), ("800k", 8e5), ("1TB/s", 1e12)]
 )
 def test_rate_is_read_as_a_person_writes_it(text: str, rate: float) -> None:
     assert space.rate_of(text) == rate
 
 
-@pytest.mark.parametrize("text", ["", "fast", "0", "0GB/s", "-1G", "2GiB/s", "2 G B", "2Gb/s", "1e9", "G"])
+@pytest.mark.parametrize("text", ["", "fast", "0", "7", "7B/s", "0GB/s", "-1G", "2GiB/s", "2 G B", "2Gb/s", "1e9", "G"])
 def test_what_is_no_rate_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(ValueError, match="is no rate such as 2GB/s"):
         space.rate_of(text)

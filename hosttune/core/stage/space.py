@@ -120,11 +120,11 @@ def bytes_of(text: str) -> int:
 
 def rate_of(text: str) -> float:
     """Bytes a second of "2GB/s", "500 MB/s", "1.5G", in the decimal units that `size_text` writes. ValueError for anything
-    else, and for a rate of nothing."""
-    found = re.match(r"(\d+(?:\.\d+)?) ?([kMGT]?)B?(?:/s)?\Z", text)
+    else: a rate of nothing too, and a number alone, whose copy would take years if bytes were meant."""
+    found = re.match(r"(\d+(?:\.\d+)?) ?([kMGT])B?(?:/s)?\Z", text)
     if not found or not float(found.group(1)):
         raise ValueError("%r is no rate such as 2GB/s" % text)
-    return float(found.group(1)) * 1000.0 ** " kMGT".index(found.group(2) or " ")
+    return float(found.group(1)) * 1000.0 ** " kMGT".index(found.group(2))
 
 
 def size_text(count: float) -> str:

@@ -121,12 +121,13 @@ def _staged(host: Host, name: str, look: Look, huge: bool) -> List[Finding]:
     except Refused as e:
         return [finding("HT502", FAIL, name, "%s has no manifest: %s" % (name, e.what), hint=Hint(e.way_out, "host", "", "apply"),
                         evidence=(e.where,))]
-    drop = Hint("hosttune stage drop %s" % name, "host", "frees its memory", "apply")
     if have is None:
         now = use.stagers(host)
         if now:
             return [finding("HT502", WARN, name, "%s is copied in part: %s stages models now" % (name, use.words(now)))]
-        return [finding("HT502", WARN, name, "%s was copied in part, and no run goes on with it" % name, hint=drop)]
+        costs = "frees its memory; stage add of the same source would go on with it"
+        return [finding("HT502", WARN, name, "%s was copied in part, and no run goes on with it" % name,
+                        hint=Hint("hosttune stage drop %s" % name, "host", costs, "apply"))]
     wrong = manifest.damage(host, manifest.folder_of(name), have.files)
     words = "%d files, %s" % (len(have.files), space.size_text(have.size))
     if wrong:

@@ -88,7 +88,7 @@ MODEL = Record(
         "limit": Text(
             "how much a second its copy may move, for a host that is serving; nothing: as fast as it goes",
             "",
-            pattern=r"((?=.*[1-9])\d+(\.\d+)? ?[kMGT]?B?(/s)?)?",
+            pattern=r"((?=.*[1-9])\d+(\.\d+)? ?[kMGT]B?(/s)?)?",
             says="a rate such as 2GB/s",
         ),
         "nice": Text(
