@@ -313,6 +313,13 @@ def test_what_is_to_be_pasted_names_the_source_of_a_model_that_nobody_declares()
         assert shlex.join(planned.actions[-1].argv) == words
 
 
+def test_two_models_to_bring_are_one_mount_and_its_fix_names_one_of_them() -> None:
+    profile = validate({"models": {name: {"source": str(plain(scratch(name), FILES))} for name in ("tiny", "other")}})
+    seen = declared.overview(LiveHost(), profile)
+    assert [(a.name, a.subject) for a in seen.actions] == [("mount", str(MOUNT)), ("copy", "tiny"), ("copy", "other")]
+    assert [f.hint.command for f in seen.findings if f.id == "HT507"] == ["hosttune stage add tiny"]
+
+
 def test_what_is_mapped_is_neither_dropped_nor_replaced(model: Path) -> None:
     bring("tiny", model)
     shard = MOUNT / "tiny/model-00001-of-00003.safetensors"

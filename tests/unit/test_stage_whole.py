@@ -194,6 +194,8 @@ DOUBTED: dict[str, tuple[str, Change, str]] = {
     "an index that leaves a tensor out": ("INDEX", index(lambda i: i["weight_map"].pop("big")), "1 tensors of its shards"),
     "two models without index": ("INDEX", bare(**{name: tensors({name: ("uint8", (9,))}) for name in (
         "a__safetensors", "b__safetensors")}), "a.safetensors and b.safetensors lie side by side"),
+    "the folder above two models": ("INDEX", both(shutil.rmtree, lambda f: plain(f, {"b/m.gguf": GGUF, "a/m.gguf": GGUF})),
+                                    "weights lie in a and b"),
     "a type of another time": ("HEADER", header(SECOND, lambda r: r["big"].update(dtype="Q9")), "big is of type Q9"),
     "an end of zeros": ("HOLES", lambda f: zeroed(f, 0.2), "13 of 64 samples of it are zeros"),
     "more words than the model": ("TOKENIZER", config(vocab_size=7), "40 words, and config.json 7"),

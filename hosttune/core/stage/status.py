@@ -22,7 +22,8 @@ def status(host: Host, declared: Sequence[Wanted], look: Look = pages.unseen) ->
     Refused when the place is not hosttune's, and OSError.
     """
     here = tmpfs.see(host)
-    found = _place(here, bool(declared) or bool(manifest.names(host)))
+    names = [wanted.name for wanted in declared] or [manifest.model_of(name) for name in manifest.names(host)]
+    found = _place(here, names)
     actions: List[Action] = []
     known = set()
     for wanted in declared:
@@ -36,7 +37,7 @@ def status(host: Host, declared: Sequence[Wanted], look: Look = pages.unseen) ->
                     found += findings.well(seen) + pages.judge(copy, look(copy.name), seen.command, bool(here.huge))
                 else:
                     found += [_staging_now(host, copy.name, one) for one in findings.missing(host, seen)]
-                    actions += plan.actions(seen)
+                    actions += [one for one in plan.actions(seen) if one not in actions]  # one mount for all
         except (Refused, OSError) as e:
             found.append(findings.refused(wanted.name, e))
             known.add(wanted.name)
@@ -77,16 +78,18 @@ def _facts(host: Host, here: Place, engines: int, taken: int) -> Dict[str, str]:
     return out
 
 
-def _place(here: Place, wanted: bool) -> List[Finding]:
+def _place(here: Place, names: Sequence[str]) -> List[Finding]:
+    """names: the models that are declared, else those that are there: the first of them, brought again, mounts it."""
+    again = "hosttune stage add %s" % (names[0] if names else "MODEL")
     if here.mounted is None:
-        if not wanted:
+        if not names:
             return []
         return [finding(tmpfs.FINDING, FAIL, manifest.MOUNT, "no tmpfs of hosttune is mounted at %s" % manifest.MOUNT,
-                        have="not mounted", want="a tmpfs", hint=Hint("hosttune stage add MODEL", "host", "makes it", "apply"))]
+                        have="not mounted", want="a tmpfs", hint=Hint(again, "host", "makes it", "apply"))]
     out = []
     if here.systemd and here.unit is None:
         out.append(finding(tmpfs.FINDING, WARN, manifest.MOUNT, "the tmpfs would not be there after a reboot: no %s" % tmpfs.UNIT,
-                           hint=Hint("hosttune stage add MODEL", "host", "nothing is copied again", "apply")))
+                           hint=Hint(again, "host", "nothing is copied again", "apply")))
     else:
         out.append(finding(tmpfs.FINDING, OK, manifest.MOUNT, "the tmpfs of hosttune is mounted"))
     return out + [_huge(here)]

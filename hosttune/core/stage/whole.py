@@ -72,6 +72,10 @@ def _not_empty(model: Candidate) -> None:
         f.path.rpartition("/")[2].startswith("consolidated") for f in weights)
     if "config.json" not in model.files and not alone:
         raise NotWhole("EMPTY", "config.json is missing", source.folder, AGAIN)
+    folders = sorted({f.path.rpartition("/")[0] for f in weights})
+    if "config.json" not in model.files and "" not in folders and len(folders) > 1:  # the folder above several models
+        model.doubt("INDEX", "weights lie in %s and %s, and nothing says that they are one model" % (folders[0], folders[1]),
+                    source.folder)
 
 
 def _no_pointer(model: Candidate) -> None:
