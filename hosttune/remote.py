@@ -48,9 +48,10 @@ def ask(target: str, request: dict[str, Any], timeout: float = 120) -> Any:
     except UnicodeError:  # a label of a host name that no name service takes
         raise Refused("this is no host name", target, "hosttune doctor --host root@pve1")
     except TimeoutError:
-        raise Refused("gave no answer within %g s" % timeout, target)
+        raise Refused("gave no answer within %g s" % timeout, target, "ssh ssh://%s true" % target)
     except (OSError, EOFError) as e:
-        raise Refused("cannot be reached: %s" % (e.strerror if isinstance(e, OSError) and e.strerror else e), target)
+        what = e.strerror if isinstance(e, OSError) and e.strerror else e
+        raise Refused("cannot be reached: %s" % what, target, "ssh ssh://%s true" % target)
     finally:
         client.close()
     return _result(told, said, code, target)

@@ -125,7 +125,7 @@ def test_what_is_no_whole_model_is_refused_with_the_place(what: str, tmp_path: P
         ("ssh:-oProxyCommand=x:/a", "is no absolute path", ""),
         ("ssh:host:relative", "is no absolute path", ""),
         ("/nonexistent/model", "cannot be read", "ls -lL /nonexistent/model"),
-        ("/etc/hostname", "is no directory", "config.json"),
+        ("/etc/hostname", "is no directory", "--source /etc"),
     ],
 )
 def test_source_that_is_not_here_is_refused_with_a_way_out(spec: str, message: str, way_out: str, tmp_path: Path) -> None:

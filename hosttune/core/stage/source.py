@@ -138,7 +138,8 @@ def read(host: Host, spec: str, caches: Sequence[str] = ()) -> Source:
     try:
         folder = real_path(host, named)
         if host.lstat(folder).type != "dir":
-            raise NotWhole("NO_SNAPSHOT", "the source is no directory", named, "name the directory that holds config.json")
+            raise NotWhole("NO_SNAPSHOT", "the source is no directory", named,
+                           "name the directory of the model's files: --source %s" % os.path.dirname(named))
         snapshot = _SNAPSHOT.match(folder)
         root = snapshot["cache"] if snapshot else folder
         files = tuple(_with_local_hashes(host, folder, _walk(host, folder, root, "", (folder,))))
