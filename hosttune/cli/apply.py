@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import click
 
 from ..core import engine
@@ -24,7 +26,8 @@ def command(knobs: tuple[str, ...], dry_run: bool, profile_path: str | None, out
     by_name, by_id = bound.with_profile(profile)
     wants = engine.wants_of(knobs, profile.knobs, by_name)
     done = engine.tune(host, wants, by_name, by_id, dry_run)
-    return output.emit(
+    # What was named is shown, also where it does not apply.
+    return replace(output, verbose=output.verbose or bool(knobs)).emit(
         Report(
             "apply",
             host.uname()[0],

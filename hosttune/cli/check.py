@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import click
 
 from ..core import engine
@@ -39,4 +41,6 @@ def command(
     findings += [] if knobs else unasked(by_name, wanted)
     keep_host(record, host)
     report = Report("check", host.uname()[0], findings=tuple(findings), effects=tuple(host.effects))
+    # What was named is shown, also where it does not apply.
+    output = replace(output, verbose=output.verbose or bool(knobs))
     return output.emit(report, profile, settings=settings(profile, by_name, wanted))

@@ -53,7 +53,7 @@ def render(
             following = groups[n + 1][0] if n + 1 < len(groups) else None
             if not following or (following.id, following.status) != (f.id, f.status):  # once for now and boot
                 lines += _reasons(f, settings.get(f.id), width, style)
-    lines.append(last_line(report, None, style))
+    lines.append(last_line(report, None, style, verbose))
     text = "\n".join(line.rstrip() for line in lines) + "\n"
     return to_ascii(text) if ascii_only else text
 

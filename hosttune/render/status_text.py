@@ -38,7 +38,7 @@ def render(report: Report, colour: bool = False, ascii_only: bool = False, verbo
         lines += render_changes(report, style)
     elif report.steps or report.actions:
         lines.append("%s would bring back what is gone (-v shows them)" % _counted(report))
-    lines.append(last_line(report, None, style))
+    lines.append(last_line(report, None, style, verbose))
     text = "\n".join(line.rstrip() for line in lines) + "\n"
     return to_ascii(text) if ascii_only else text
 

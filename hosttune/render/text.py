@@ -68,7 +68,7 @@ def _lines(report: Report, style: Style, marks: dict[str, str], verbose: bool) -
         elif f.status in (FAIL, ERROR, WARN) or verbose:
             yield from told(group, style, marks)
     yield from render_changes(report, style)
-    yield last_line(report, cause, style)
+    yield last_line(report, cause, style, verbose)
 
 
 def fold(findings: Sequence[Finding]) -> list[list[Finding]]:
@@ -150,8 +150,8 @@ def _action(action: Action, style: Style) -> Iterator[str]:
         yield "     costs:  %s" % action.costs
 
 
-def last_line(report: Report, cause: Finding | None, style: Style) -> str:
-    """How many of each, and the first cause."""
+def last_line(report: Report, cause: Finding | None, style: Style, verbose: bool) -> str:
+    """How many of each, and the first cause; how to see the rest, unless it is shown (verbose)."""
     n = counts(report.findings)
     words = (
         (OK, "ok"),
@@ -172,5 +172,5 @@ def last_line(report: Report, cause: Finding | None, style: Style) -> str:
         )
     parts = parts or ["nothing to judge"]
     tail = "   first cause: %s (hosttune explain %s)" % (style(cause.id, bold=True), cause.id) if cause else ""
-    hidden = "" if not (n[OK] or n[SKIP]) else "   (-v shows all)"
+    hidden = "" if verbose or not (n[OK] or n[SKIP]) else "   (-v shows all)"
     return " · ".join(parts) + (tail or hidden)

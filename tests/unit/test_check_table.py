@@ -136,3 +136,12 @@ def test_json_carries_all_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert told["source"] == "%s:2 (pcie-inference)" % profile and told["want"] == "4096"
     assert told["why"] and told["evidence"] and told["cost"] and told["persists"]
     assert len(document["hosts"][0]["findings"]) == 8
+
+
+@pytest.mark.parametrize("argv", [["check", "zfs-arc"], ["apply", "zfs-arc", "--dry-run"]], ids=" ".join)
+def test_a_setting_that_was_named_is_shown_where_it_does_not_apply(
+    argv: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`1 skipped` and exit code 0 read as done."""
+    main(argv)
+    assert "HT111" in capsys.readouterr().out
