@@ -91,7 +91,7 @@ def told(group: list[Finding], style: Style, marks: dict[str, str]) -> Iterator[
     word = style("%s %s" % (marks[f.status], f.id), fg=COLOURS[f.status], bold=f.status == FAIL)
     because = " (because of %s)" % ", ".join(f.because) if f.because else ""
     said = "%s: %s" % (_subjects(group), f.summary)
-    if f.summary.startswith(f.subject + " "):
+    if f.summary.startswith((f.subject + " ", f.subject + ": ")):
         said = _subjects(group) + f.summary[len(f.subject) :]
     yield "%s  %s%s" % (word, said, because)
     for n, line in enumerate(f.evidence):

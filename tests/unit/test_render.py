@@ -125,6 +125,12 @@ def test_a_hint_that_mends_nothing_is_no_fix_in_any_face() -> None:
     jsonschema.validate(as_json.data(report), json.loads((ROOT / "docs/report.schema.json").read_text()))
 
 
+@pytest.mark.parametrize("words", ["tiny is odd", "tiny: is odd"])
+def test_a_subject_with_which_the_sentence_begins_is_said_once(words: str) -> None:
+    report = Report("stage status", "pve1", findings=(finding("HT508", FAIL, "tiny", words),))
+    assert "HT508  %s\n" % words in text.render(report)
+
+
 def test_ascii_is_ascii() -> None:
     assert text.render(REPORT, ascii_only=True, verbose=True).isascii()
 
