@@ -108,7 +108,10 @@ def archive() -> bytes:
     """
     head = [("__main__.py", b"import sys\n\nfrom hosttune.core.unattended.main import main\n\nsys.exit(main(sys.argv[1:]))\n")]
     # Not compressed: it lies on a disk, and each check makes it anew to compare digests.
-    return zipped([*head, _INIT, *sorted(closure("hosttune/core/unattended/main.py", _read).items())], zipfile.ZIP_STORED)
+    files = closure("hosttune/core/unattended/main.py", _read)
+    if not files:
+        raise LookupError("this copy of the core holds nothing that a boot could start")
+    return zipped([*head, _INIT, *sorted(files.items())], zipfile.ZIP_STORED)
 
 
 def closure(start: str, read: Callable[[str], Optional[bytes]]) -> Dict[str, bytes]:

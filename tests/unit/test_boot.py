@@ -23,6 +23,7 @@ from hosttune.core.stage import manifest, nodes, tmpfs
 from hosttune.core.unattended import bound, keeping, stages
 from hosttune.core.wanted.profile import PATH, validate
 
+ROOT = Path(__file__).resolve().parents[2]
 MACHINE = json.loads((Path(__file__).parents[1] / "cases/knobs/mrrs-512-to-4096.json").read_text())["machine"]
 SETPCI = "setpci -s 0000:11:00.0 CAP_EXP+8.w=5000:7000"
 OFF_FILE = {"files": {keeping.OFF: {"errno": "ENOENT"}}}
@@ -226,6 +227,19 @@ def test_the_archive_holds_all_that_it_imports() -> None:
         "hosttune/core/stage/copy.py",
     } <= set(names)
     assert not [name for name in names if "/probes/" in name], "a boot diagnoses nothing"
+
+
+def test_ansible_sends_along_all_that_the_archive_is_made_of() -> None:
+    """It bundles what a module imports, and the module makes the archive from that copy."""
+    there, here = "hosttune/ansible/module_utils/core/", "hosttune/core/"
+
+    def read(name: str) -> bytes | None:
+        path = ROOT / name.replace(there, here)
+        return path.read_bytes() if path.is_file() else None
+
+    sent = {name.replace(there, here) for name in corezip.closure("hosttune/ansible/modules/tune.py", read)}
+    made = {name for name in zipfile.ZipFile(io.BytesIO(corezip.archive())).namelist() if name.startswith(here)}
+    assert len(made) > 50 and made <= sent
 
 
 def test_what_a_unit_says_is_in_the_journal_when_it_says_it() -> None:
