@@ -84,10 +84,12 @@ class Output:
 
 
 def _profile_of_this_host() -> str:
-    """What --profile names, "" for nothing. A fix for another host is run there, where that file is not."""
+    """What --profile names, "" for nothing. A fix for another host is run there, where that file is not; and what came through
+    /dev/stdin, as from Ansible, nobody can name a second time."""
     context = click.get_current_context(silent=True)
     said = context.params if context else {}
-    return "" if said.get("host") or said.get("replay") else said.get("profile_path") or ""
+    path: str = "" if said.get("host") or said.get("replay") else said.get("profile_path") or ""
+    return "" if path.startswith(("/dev/", "/proc/")) else path
 
 
 def coloured(choice: str, stream: TextIO) -> bool:

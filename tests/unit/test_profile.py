@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -221,6 +223,13 @@ def test_check_with_a_profile_names_it_in_its_fix(tmp_path: Path, capsys: pytest
     assert main(["check", "swappiness", "--profile", str(profile), "-o", "json"]) == 1
     told = json.loads(capsys.readouterr().out)["hosts"][0]["findings"]
     assert {f["hint"]["command"] for f in told} == {"hosttune apply --profile %s swappiness" % profile}
+
+
+def test_a_profile_that_comes_through_a_pipe_is_named_in_no_fix() -> None:
+    profile = b'{"knobs": {"swappiness": "199"}}'
+    argv = [sys.executable, "-m", "hosttune", "check", "swappiness", "--profile", "/dev/stdin", "-o", "json"]
+    told = json.loads(subprocess.run(argv, input=profile, capture_output=True).stdout)["hosts"][0]["findings"]
+    assert {f["hint"]["command"] for f in told} == {"hosttune apply swappiness"}
 
 
 def test_each_command_that_takes_a_profile_gets_it_in_a_fix() -> None:
