@@ -21,6 +21,7 @@ from hosttune.core.stage.nodes import Copy
 from hosttune.core.stage.pace import Pace
 from hosttune.core.wanted.profile import validate
 from tests.kernel.container import REPOSITORY
+from tests.kernel.leftovers import children
 from tests.kernel.sshd import SshTarget
 from tests.kernel.staged import MOUNT, bring, filled, ids, is_whole, scratched, seen
 from tests.kernel.staged import shm as shm  # a fixture
@@ -264,12 +265,12 @@ def test_over_ssh_only_missing_chunks_come(known: bool, old_target: SshTarget) -
 
 def test_connection_that_breaks_leaves_the_chunks_that_came(old_target: SshTarget) -> None:
     plain(old_target.container.rootfs / "srv/m", FILES)
+    others = children()  # of other tests: an engine that runs on
 
     def cut(now: progress.Progress) -> None:
         if 10 * CHUNK < now.bytes < SIZE:
-            for task in Path("/proc/self/task").iterdir():
-                for pid in (task / "children").read_text().split():
-                    os.kill(int(pid), signal.SIGKILL)
+            for pid in children() - others:
+                os.kill(pid, signal.SIGKILL)
 
     with ssh_config(old_target):
         done = bring("tiny", "ssh:target:/srv/m", told=cut, pace=Pace(limit=50e6))
