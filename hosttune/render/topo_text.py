@@ -12,7 +12,8 @@ import click
 from ..core.gpu.groups import CROSSES, WORDS, groups, paths, redirected, spans
 from ..core.gpu.peers import Peers
 from ..core.model import WARN, Finding
-from ..core.pci.topology import GPU, NIC, NVME, REDIRECTS, UNKNOWN, Device, Link, Node, Topology
+from ..core.pci.link import End
+from ..core.pci.topology import GPU, NIC, NVME, REDIRECTS, UNKNOWN, Device, Node, Topology
 from .peers_text import p2p_words, reach
 from .visible import visible
 
@@ -71,9 +72,9 @@ def _count(number: int, what: str) -> str:
     return "%d %s%s" % (number, what, "" if number == 1 else "s")
 
 
-def link_words(link: Link, can: Link) -> tuple[str, str]:
+def link_words(link: End, can: End) -> tuple[str, str]:
     """Width and speed: now, and at most where that is more."""
-    if link == can == Link():
+    if link == can == End():
         return "", ""  # no PCI Express, or nothing that tells of a link: virtio in a virtual machine
     width = "x%d" % link.width if link.width else "x?"
     speed = "%g" % link.speed if link.speed else "?"

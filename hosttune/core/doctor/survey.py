@@ -15,6 +15,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 from ..door.host import ENV_PREFIXES, Host, Inquiry, Unrecorded, Who, errname, list_or_empty, read_or_none
 from ..gpu import gpus as numbers
 from ..lxc.facts import ContainerFacts, container_facts
+from ..machine import mountinfo
 from ..machine.container import inside
 from ..machine.devices import NVIDIA_STATIC_MAJOR, UVM, device_table
 from ..machine.engine_python import Torch
@@ -357,23 +358,16 @@ def node_of(path: str, facts: Mapping[str, Any], mounts: Optional[str]) -> Node:
         path,
         access=said(facts.get("access")),
         open=said(facts.get("open")),
-        nodev=None if mounts is None else _is_nodev(path, mounts),
+        nodev=None if mounts is None else "nodev" in _options(path, mounts),
         after=facts.get("after") or {},
         **kept,
     )
 
 
-def _is_nodev(path: str, mounts: str) -> bool:
-    """Whether the innermost mount that holds the path has nodev (options of the mount, field 6 of mountinfo)."""
-    best, nodev = -1, False
-    for line in mounts.splitlines():
-        fields = line.split()
-        if len(fields) < 6:
-            continue
-        point = fields[4]
-        if (path == point or path.startswith(point.rstrip("/") + "/")) and len(point) >= best:
-            best, nodev = len(point), "nodev" in fields[5].split(",")
-    return nodev
+def _options(path: str, mounts: str) -> Tuple[str, ...]:
+    """Of the mount that a path lies on."""
+    mount = mountinfo.holding(mountinfo.parse(mounts), path)
+    return mount.options if mount else ()
 
 
 def _whole_range(uid_map: str) -> bool:

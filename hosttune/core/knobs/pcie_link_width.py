@@ -22,13 +22,13 @@ def one(host: Host, bdf: str) -> Reading:
             place = "" if link is own else " at " + link.bdf
             return Reading("x%d of x%d%s" % (link.below.width, link.lanes, place), where=_ends(link))
     return Reading(
-        "x%d of x%d" % (own.below.width, own.lanes), where=_ends(own) if own.lanes < own.below.most_lanes else ""
+        "x%d of x%d" % (own.below.width, own.lanes), where=_ends(own) if own.lanes < own.below.max_width else ""
     )
 
 
 def _ends(link: pci_link.Link) -> str:
-    above = ", port %s x%d" % (link.port, link.above.most_lanes) if link.port else ""
-    return "at most: %s x%d%s" % (link.bdf, link.below.most_lanes, above)
+    above = ", port %s x%d" % (link.port, link.above.max_width) if link.port else ""
+    return "at most: %s x%d%s" % (link.bdf, link.below.max_width, above)
 
 
 def step(host: Host, subject: str, have: str, want: str) -> Step:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from ..door.host import Host, Unrecorded, list_or_empty, read_or_none
-from ..machine import ports
+from ..machine import mountinfo, ports
 from ..machine.devices import UVM, DeviceTable, Node, device_table, is_nvidia_path
 from . import firsthand
 from .entries import entries
@@ -162,28 +162,22 @@ class Tmpfs:
 def own_tmpfs(host: Host, pid: int) -> Tuple[Tmpfs, ...]:
     """tmpfs mounts that end with the container and hold something. One that the host has too (a bind) is not lost. A
     covered one is not asked: what lies over it would answer in its place, and may be a file system that never does."""
-    ours = {fields[2] for fields in _mounts(host.read("/proc/self/mountinfo"))}
+    ours = {mount.device for mount in mountinfo.parse(host.read(mountinfo.PATH))}
     out: List[Tmpfs] = []
     seen = set()
-    mounts = _mounts(host.read("/proc/%d/mountinfo" % pid))
-    for number, fields in enumerate(mounts):
-        point = re.sub(r"\\([0-7]{3})", lambda m: chr(int(m.group(1), 8)), fields[4])
-        kind = fields[fields.index("-") + 1] if "-" in fields else ""
-        if kind != "tmpfs" or fields[2] in ours or fields[2] in seen or _SMALL_TMPFS.match(point):
+    mounts = mountinfo.parse(host.read("/proc/%d/mountinfo" % pid))
+    for number, mount in enumerate(mounts):
+        if mount.kind != "tmpfs" or mount.device in ours or mount.device in seen or _SMALL_TMPFS.match(mount.point):
             continue
-        seen.add(fields[2])
-        over = any((fields[4] + "/").startswith(later[4].rstrip("/") + "/") for later in mounts[number + 1 :])
+        seen.add(mount.device)
+        over = mountinfo.holding(mounts[number + 1 :], mount.point) is not None
         try:
-            used = UNKNOWN if over else host.statvfs("/proc/%d/root%s" % (pid, point)).used
+            used = UNKNOWN if over else host.statvfs("/proc/%d/root%s" % (pid, mount.point)).used
         except OSError:  # it is there, and may hold anything
             used = UNKNOWN
         if used:
-            out.append(Tmpfs(point, used))
+            out.append(Tmpfs(mount.point, used))
     return tuple(out)
-
-
-def _mounts(text: str) -> List[List[str]]:
-    return [fields for fields in (line.split() for line in text.splitlines()) if len(fields) > 6]
 
 
 def gpu_processes(host: Host, config: Config, devices: DeviceTable) -> Tuple[Tuple[int, str], ...]:

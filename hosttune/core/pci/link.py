@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import List, Optional
+from functools import partial
+from typing import Callable, List, Optional
 
 from ..door.host import Host, read_or_none
 from . import bus
@@ -21,8 +22,8 @@ class End:
 
     width: int = 0
     speed: float = 0
-    most_lanes: int = 0
-    most_speed: float = 0
+    max_width: int = 0
+    max_speed: float = 0
 
 
 @dataclass(frozen=True)
@@ -37,28 +38,34 @@ class Link:
     @property
     def lanes(self) -> int:
         """What both ends can."""
-        return int(_weaker(self.below.most_lanes, self.above.most_lanes))
+        return int(weaker(self.below.max_width, self.above.max_width))
 
     @property
     def speed(self) -> float:
         """GT/s that both ends can."""
-        return _weaker(self.below.most_speed, self.above.most_speed)
+        return weaker(self.below.max_speed, self.above.max_speed)
 
 
 def links(host: Host, bdf: str) -> List[Link]:
     """Every link from here to the root port, nearest first. A switch has a link above and below it, and none inside it."""
     chain = [bdf] + bus.ports_above(host, bdf)
     pairs = [(chain[n], chain[n + 1] if n + 1 < len(chain) else "") for n in range(0, len(chain), 2)]
-    return [Link(low, high, _end(host, low), _end(host, high) if high else End()) for low, high in pairs]
+    read = partial(read_or_none, host)
+    return [Link(low, high, end(read, low), end(read, high) if high else End()) for low, high in pairs]
 
 
-def _end(host: Host, bdf: str) -> End:
-    told = [
-        _number(read_or_none(host, "%s/%s/%s" % (bus.DEVICES, bdf, name)))
+def end(read: Callable[[str], Optional[str]], bdf: str) -> End:
+    """One end, by what `read` gives of its files in sysfs (None or "" for what cannot be read)."""
+    width, speed, max_width, max_speed = (
+        _number(read("%s/%s/%s" % (bus.DEVICES, bdf, name)))
         for name in ("current_link_width", "current_link_speed", "max_link_width", "max_link_speed")
-    ]
-    width, speed, most_lanes, most_speed = told
-    return End(_lanes(width), speed, _lanes(most_lanes), most_speed)
+    )
+    return End(_lanes(width), speed, _lanes(max_width), max_speed)
+
+
+def weaker(one: float, other: float) -> float:
+    """What both ends can do; one that does not tell does not count."""
+    return min(one or other, other or one)
 
 
 def _number(text: Optional[str]) -> float:
@@ -68,8 +75,4 @@ def _number(text: Optional[str]) -> float:
 
 
 def _lanes(width: float) -> int:
-    return int(width) if width <= 32 else 0  # 255: of a function that does not answer
-
-
-def _weaker(one: float, other: float) -> float:
-    return min(one or other, other or one)
+    return int(width) if width <= 32 else 0  # 255: the kernel's "unknown", also of a function that fell off the bus

@@ -17,6 +17,7 @@ from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 from ..door.host import Host, Unrecorded, errname
 from ..model import natural
 from . import bus, express
+from .link import End, end, weaker
 
 GPU, NIC, NVME = "gpu", "nic", "nvme"
 ROOT_PORT, UPSTREAM, DOWNSTREAM = "root port", "switch", "switch port"
@@ -29,22 +30,12 @@ REDIRECTS, NO_REDIRECT, NO_ACS, UNKNOWN, NOT_ASKED = "redirects", "does not redi
 
 
 @dataclass(frozen=True)
-class Link:
-    """One end of a PCIe link, now and at most. width: lanes; speed: GT/s. 0: not told."""
-
-    width: int = 0
-    speed: float = 0
-    max_width: int = 0
-    max_speed: float = 0
-
-
-@dataclass(frozen=True)
 class Bridge:
     """A root port or a port of a switch. acs: one of the five words above; only what is on the way of a GPU is asked."""
 
     bdf: str
     kind: str
-    link: Link
+    link: End
     acs: str = UNKNOWN
 
 
@@ -61,8 +52,8 @@ class Device:
     node: Optional[int]
     root: str = ""
     way: Tuple[str, ...] = ()
-    link: Link = Link()
-    can: Link = Link()
+    link: End = End()
+    can: End = End()
     driver: str = ""
     name: str = ""
     number: Optional[int] = None
@@ -219,12 +210,12 @@ def _device(ask: _Asker, bdf: str, kind: str, nodes: Sequence[Node], bridges: Di
             bridges[bridge] = _bridge(ask, bridge, depth, kind == GPU)
         elif kind == GPU and bridges[bridge].acs == NOT_ASKED:
             bridges[bridge] = _bridge(ask, bridge, depth, True)
-    link = _link(ask, bdf)
+    link = end(ask.text, bdf)
     numa = ask.text(base + "numa_node")
     node = int(numa) if numa.isdigit() else nodes[0].id if len(nodes) == 1 else None
-    above = bridges[way[-1]].link if way else Link()
+    above = bridges[way[-1]].link if way else End()
     return Device(
-        bdf, kind, node, root, way, link, _weaker(link, above), ask.link(base + "driver").rpartition("/")[2],
+        bdf, kind, node, root, way, link, _can(link, above), ask.link(base + "driver").rpartition("/")[2],
         models.get(bdf, "") if kind == GPU else _name(ask, base, kind), numbers.get(bdf),
         ask.link(base + "iommu_group").rpartition("/")[2],
     )  # fmt: skip
@@ -239,33 +230,12 @@ def _name(ask: _Asker, base: str, kind: str) -> str:
 def _bridge(ask: _Asker, bdf: str, depth: int, acs: bool) -> Bridge:
     """By its place: the first is the root port, then a switch's upstream port and its downstream port in turn."""
     kind = ROOT_PORT if depth == 0 else UPSTREAM if depth % 2 else DOWNSTREAM
-    return Bridge(bdf, kind, _link(ask, bdf), ask.acs(bdf) if acs else NOT_ASKED)
+    return Bridge(bdf, kind, end(ask.text, bdf), ask.acs(bdf) if acs else NOT_ASKED)
 
 
-def _link(ask: _Asker, bdf: str) -> Link:
-    base = "%s/%s/" % (bus.DEVICES, bdf)
-    width, speed, max_width, max_speed = (
-        _number(ask.text(base + name))
-        for name in ("current_link_width", "current_link_speed", "max_link_width", "max_link_speed")
-    )
-    return Link(_lanes(width), speed, _lanes(max_width), max_speed)
-
-
-def _number(text: str) -> float:
-    """Of "32.0 GT/s PCIe", "16", or "Unknown"."""
-    found = re.match(r"\d+(\.\d+)?", text)
-    return float(found.group()) if found else 0
-
-
-def _lanes(width: float) -> int:
-    return int(width) if width <= 32 else 0  # 255: the kernel's "unknown", also of a function that fell off the bus
-
-
-def _weaker(link: Link, above: Link) -> Link:
-    """What a link can, from what its two ends can. An end that does not tell does not count."""
-    widths = [w for w in (link.max_width, above.max_width) if w]
-    speeds = [s for s in (link.max_speed, above.max_speed) if s]
-    return Link(link.width, link.speed, min(widths, default=0), min(speeds, default=0))
+def _can(link: End, above: End) -> End:
+    """What a link can, from what its two ends can."""
+    return End(link.width, link.speed, int(weaker(link.max_width, above.max_width)), weaker(link.max_speed, above.max_speed))
 
 
 def _driver(ask: _Asker) -> Tuple[Dict[str, str], Dict[str, int]]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import json
 import os
 import queue
@@ -276,8 +277,9 @@ class _Run:
     def _there(self, talk: "subprocess.Popen[bytes]", job: Job, fd: int, buffer: memoryview, at: int, end: int
                ) -> Iterator[memoryview]:  # fmt: skip
         """The next bytes that come, each piece written to its place."""
+        assert isinstance(talk.stdout, io.BufferedReader)
         while at < end:
-            count = talk.stdout.readinto(buffer[: min(len(buffer), end - at)])  # type: ignore[union-attr]
+            count = talk.stdout.readinto(buffer[: min(len(buffer), end - at)])
             if not count:
                 raise self._ended(talk, job)
             write(fd, buffer[:count], at)

@@ -16,12 +16,12 @@ import contextlib
 import errno
 import mmap
 import os
-import re
 import stat
 import threading
 from dataclasses import dataclass, field
 from typing import Mapping, Optional
 
+from ..machine import mountinfo
 from ..model import Refused
 
 PIECE = 2 << 20
@@ -191,5 +191,5 @@ class Source:
 def _is_tmpfs(device: int) -> bool:
     """Whether a mount of that device is one."""
     number = "%d:%d" % (os.major(device), os.minor(device))
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as f:
-        return any(re.match(r"\d+ \d+ %s .* - tmpfs " % number, line) for line in f)
+    with open(mountinfo.PATH, encoding="utf-8", errors="surrogateescape") as f:
+        return any((mount.device, mount.kind) == (number, "tmpfs") for mount in mountinfo.parse(f.read()))

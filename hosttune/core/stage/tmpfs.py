@@ -15,6 +15,7 @@ from typing import List, Optional, Tuple
 
 from .. import engine
 from ..door.host import Host, errname, list_or_empty, read_or_none
+from ..machine import mountinfo
 from ..model import Finding, Refused, Step
 from .manifest import MOUNT
 from .space import size_text
@@ -108,21 +109,13 @@ def _refuse_others(host: Host) -> None:
                       "ls -ld %s; rm -d %s" % (MOUNT, MOUNT))
 
 
-def mounted_at(host: Host, mountinfo: str, point: str, root: str = "") -> Optional[Mounted]:
-    """The uppermost mount at a point, from a mountinfo text (proc_pid_mountinfo(5)). root: where that namespace's files are."""
-    found: Optional[Mounted] = None
-    for fields in (line.split(" ") for line in mountinfo.splitlines()):
-        if len(fields) < 9 or _plain(fields[4]) != point or "-" not in fields:
-            continue
-        kind, source, options = fields[fields.index("-") + 1:][:3]
-        space = host.statvfs(root + point)
-        found = Mounted(_plain(source), kind, tuple(fields[5].split(",") + options.split(",")), fields[2], space.size, space.used,
-                        space.inodes)  # fmt: skip
-    return found
-
-
-def _plain(text: str) -> str:
-    return re.sub(r"\\([0-7]{3})", lambda m: chr(int(m.group(1), 8)), text)
+def mounted_at(host: Host, text: str, point: str, root: str = "") -> Optional[Mounted]:
+    """The uppermost mount at a point, from the text of a mountinfo. root: where that namespace's files are."""
+    mount = mountinfo.at(mountinfo.parse(text), point)
+    if mount is None:
+        return None
+    space = host.statvfs(root + point)
+    return Mounted(mount.source, mount.kind, mount.options, mount.device, space.size, space.used, space.inodes)
 
 
 def size_for(models: int, most: int) -> int:

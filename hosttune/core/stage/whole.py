@@ -19,11 +19,11 @@ themselves while they are copied (HASH).
 from __future__ import annotations
 
 import hashlib
-import re
-from typing import Dict, Mapping, Tuple
+from typing import Dict, Tuple
 
 from ..door.host import Host, read_or_none
 from ..door.live import LiveHost
+from ..machine import mountinfo
 from . import agreement, contents, downloads, header, shards, use
 from .candidate import JSON_LIMIT, WEIGHTS, Candidate
 from .header import Tensor
@@ -147,14 +147,15 @@ def _no_holes(model: Candidate, hashed: bool) -> None:
     """Holes and zeros in weights whose hash is not known; where it is, a hashed copy finds them. A recording holds none."""
     if not isinstance(model.host, LiveHost):
         return
-    kinds = _kinds(read_or_none(model.host, "/proc/self/mountinfo") or "")
+    mounts = mountinfo.parse(read_or_none(model.host, mountinfo.PATH) or "")
     for file in model.weights:
         if file.sha256 and hashed:
             continue
         if not contents.ends_as_zip(file.source):
             raise NotWhole("HEADER", "the file is cut short: an archive without its end", file.source, AGAIN)
         at, count = contents.holes(file.source)
-        if count and (_kind_of(file.source, kinds) not in COMPRESSING or count * 2 > file.size):
+        mount = mountinfo.holding(mounts, file.source) if count else None
+        if count and (mount is None or mount.kind not in COMPRESSING or count * 2 > file.size):
             raise NotWhole("HOLES", "the file is sparse: no data at byte %d, %d of %d bytes in holes" % (at, count, file.size),
                            file.source, "%s; or, if zeros belong there: cp --sparse=never FILE NEW" % AGAIN)
         zero, samples = contents.zero_samples(file.source, 0)
@@ -163,19 +164,3 @@ def _no_holes(model: Candidate, hashed: bool) -> None:
         if zero * FEW >= samples > 0:
             model.doubt("HOLES", "%d of %d samples of it are zeros, as where a download lost a part" % (zero, samples),
                         file.source)
-
-
-def _kinds(mountinfo: str) -> Dict[str, str]:
-    found = {}
-    for fields in (line.split(" ") for line in mountinfo.splitlines()):
-        if "-" in fields:
-            point = re.sub(r"\\([0-7]{3})", lambda m: chr(int(m.group(1), 8)), fields[4])
-            found[point.rstrip("/")] = fields[fields.index("-") + 1]
-    return found
-
-
-def _kind_of(path: str, kinds: Mapping[str, str]) -> str:
-    while path and path not in kinds:
-        path = path.rpartition("/")[0]
-    return kinds.get(path, "")
-

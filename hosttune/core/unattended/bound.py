@@ -11,14 +11,12 @@ from ..knobs import BY_ID, KNOBS, boot_units
 from ..model import Knob
 from ..wanted.profile import Profile
 
-# The archive begins with main.py, so that has to be wherever this is: Ansible sends what is imported.
-from . import main as main
-
 
 def with_profile(profile: Profile) -> Tuple[Dict[str, Knob], Dict[str, Knob]]:
     """The knobs by name and by id, the boot units bound to this profile and this code. Without a profile: as they are."""
     from .. import corezip
     from ..stage import source
+    from . import main  # noqa: F401  the archive begins with it, so it has to be here: Ansible sends what is imported
 
     if not profile.plain:
         return KNOBS, BY_ID
